@@ -83,7 +83,7 @@ enum sl_op_kind {
 
 #define SL_PLAN_NONE UINT32_MAX
 #define SL_PLAN_ALIGNMENT 4096u /* of slots: O_DIRECT, pages */
-#define SL_PLAN_SEGMENTS_MAX 16
+#define SL_PLAN_SEGMENTS_MAX 8
 #define SL_SLOT_NAME_BYTES 48
 
 struct sl_access {
