@@ -12,6 +12,10 @@
  * of one fused matrix and gate, up of another:
  *
  *     layer unit:  [norm1 | q | k | v | qkv biases | o | o bias | q_norm | k_norm | norm2 | ...]
+ *
+ * The first tensor of each role starts at a multiple of SL_PARAM_ALIGN_ELEMENTS, which is 64 bytes
+ * for every type; the parts of a fused role follow without a gap. Gaps exist only in models with
+ * odd sizes; they belong to no parameter and stay zero.
  */
 #ifndef SLUICE_ENGINE_MODEL_H
 #define SLUICE_ENGINE_MODEL_H
@@ -25,6 +29,14 @@
 
 #define SL_MODEL_LAYERS_MAX 1024
 #define SL_PARAM_NAME_BYTES 96
+#define SL_PARAM_ALIGN_ELEMENTS 32u
+
+/* The byte-level presets: 256 bytes, then begin, end, padding, and rows kept free so that the
+ * vocabulary is a multiple of eight. */
+#define SL_BYTE_VOCABULARY 264u
+#define SL_BYTE_BOS 256
+#define SL_BYTE_EOS 257
+#define SL_BYTE_PAD 258
 
 enum sl_family {
     SL_FAMILY_GPT2,
@@ -105,26 +117,31 @@ struct sl_model {
     bool tied;           /* the head is the token embedding */
     bool position_table; /* learned positions */
     bool qkv_bias, o_bias, mlp_bias, norm_bias, qk_norm, post_norms;
-    float embedding_scale; /* 1, or Gemma's sqrt(hidden) rounded to the model's type */
-    float attention_scale; /* usually head_size ^ -0.5 */
+    float
+        embedding_scale; /* 1, or Gemma's sqrt(hidden); rounded to the weights' type by its user */
+    float attention_scale;                  /* usually head_size ^ -0.5 */
     float attention_softcap, final_softcap; /* 0: none */
     uint32_t rotary;                        /* rotated elements of a head */
     struct sl_rope rope[2]; /* [0] global layers, [1] local (sliding) layers where they differ */
     uint32_t window[SL_MODEL_LAYERS_MAX];    /* 0: full */
     uint8_t rope_index[SL_MODEL_LAYERS_MAX]; /* which of rope[] a layer uses */
     int32_t bos_id, eos_id;                  /* -1: none */
+    float dropout; /* the largest of the config: sl_model_check_training */
 
     struct sl_param *params; /* owned, in unit and offset order */
     size_t param_count;
     uint32_t unit_count;        /* layers + 2 */
     uint64_t *unit_first_param; /* [unit_count + 1] index into params */
-    uint64_t *unit_elements;    /* [unit_count] */
+    uint64_t *unit_elements;    /* [unit_count] gaps included, a multiple of the alignment */
     uint64_t param_elements;    /* of the whole model */
 };
 
 /* Fill `model` from a preset name ("tiny", "gpt2-124m", "llama-1b", ...). -ENOENT names the nearest
  * presets. Owner: the caller, until sl_model_finish. */
 int sl_model_from_preset(struct sl_model *model, const char *name, struct sl_error *error);
+
+/* The name of preset `index`, or NULL past the last one. */
+const char *sl_model_preset_name(size_t index);
 
 /* Fill `model` from DIR/config.json (transformers 4 and 5). Errors name file and field. */
 int sl_model_from_directory(struct sl_model *model, const char *directory, struct sl_error *error);
@@ -143,6 +160,11 @@ const struct sl_param *sl_model_param(const struct sl_model *model, uint32_t uni
  * matches nothing is -EINVAL and named. Fused parts (q, k, v) may differ. */
 int sl_model_freeze(struct sl_model *model, const char *const *patterns, size_t count,
                     struct sl_error *error);
+
+/* Refuse what the transformer cannot train: dropout > 0 (-ENOTSUP, SL_DOMAIN_INPUT). Forward passes
+ * for evaluation and generation do not need it. The trainer calls this once; a user who wants to
+ * train such a checkpoint without dropout sets model->dropout = 0 by key, never silently. */
+int sl_model_check_training(const struct sl_model *model, struct sl_error *error);
 
 /* Initial value of elements [first, first + count) of a parameter, a function of (seed, name,
  * element) alone: normal(0, 0.02), residual projections scaled by 1/sqrt(2 layers), ones for norm
