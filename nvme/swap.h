@@ -32,8 +32,15 @@ struct sl_swap_options {
     enum sl_swap_backend backend;
     bool checksums_off;
     uint64_t stall_ns; /* watchdog: an I/O older than this fails the swap; 0: 60 s */
-    const struct sl_swap_faults *faults; /* for SL_SWAP_FAULTY; borrowed */
+    const struct sl_swap_faults *faults; /* for SL_SWAP_FAULTY; borrowed until destroy */
     const struct sl_log *log;            /* borrowed until destroy */
+    /* Bytes under one sum (a power of two): offsets and sizes of requests become multiples of it.
+     * 0: SL_SWAP_ALIGNMENT, which costs 8 B of memory per 4 KiB of swap. */
+    size_t sum_unit_bytes;
+    const double *path_weights; /* [path_count] relative bandwidths, or NULL: equal stripes */
+    bool direct_off;            /* use the page cache (dropped behind) */
+    bool poll;                  /* io_uring polls the device for completions */
+    bool submit_poll;           /* a kernel thread submits; costs a core */
 };
 
 struct sl_swap;
@@ -49,11 +56,14 @@ struct sl_swap_request {
      * in the buffer (read, checked) or on the device (write) by then. */
     void (*done)(struct sl_swap_request *request, int result);
     void *user;
+    uint64_t deadline_ns; /* sl_clock_ns() after which it ends with -ETIME; 0: none */
     /* private to nvme/ */
     struct sl_swap_request *next;
     uint64_t submitted_ns;
-    uint64_t blocks_next, blocks_left;
+    uint64_t bytes_issued;
+    uint32_t blocks_left; /* issued, not finished */
     int result;
+    bool cancelled; /* atomic */
 };
 
 struct sl_swap_stats {
@@ -77,6 +87,11 @@ int sl_swap_register(struct sl_swap *swap, void *memory, uint64_t bytes);
 /* Queue a request. Reads and writes of overlapping ranges must be ordered by the caller (wait for
  * `done`). Threads: any, several at once. Errors are given to `done` only. */
 void sl_swap_submit(struct sl_swap *swap, struct sl_swap_request *request);
+
+/* Ask for a submitted request back: its `done` comes with -ECANCELED once nothing of it is in
+ * flight, or with its result if it was faster. After a cancelled or overdue write the range must be
+ * written again before it is read. Call it only before `done` has been called. Threads: any. */
+void sl_swap_cancel(struct sl_swap *swap, struct sl_swap_request *request);
 
 /* Submit one request and wait for it. */
 int sl_swap_transfer(struct sl_swap *swap, bool write, uint64_t offset_bytes, void *buffer,
