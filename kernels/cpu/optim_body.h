@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The optimizer step, in the operations of the vector header included before.
+ *
+ * Problem   The update moves 28 bytes per parameter through memory and computes little: it must be
+ *           one pass, and every variant must give the same bits.
+ * Choice    A group of 16 elements goes through load, update, store in registers; the kind of
+ *           optimizer and of moments are compile-time constants, the element types are branches
+ * that a core predicts. A tail is the same group on padded copies. The order of operations is
+ *           DeepSpeed's (kernels/cpu/optim.h); fma where fma is written, nowhere else.
+ * Rejected  Constants for every combination of types (900 functions; the branches cost nothing
+ *           beside the memory); reciprocal estimates (other bits on every processor).
+ * Invariant No element's result depends on its position in the run.
+ */
+#ifndef SLUICE_KERNELS_CPU_OPTIM_BODY_H
+#define SLUICE_KERNELS_CPU_OPTIM_BODY_H
+
+#include <string.h>
+
+#include "kernels/cpu/optim.h"
+#include "kernels/cpu/optim_q8.h"
+#include "kernels/cpu/optim_terms.h"
+#include "kernels/cpu/vector_cast.h"
+
+typedef struct sl_optim_args args_t;
+typedef struct sl_optim_terms terms_t;
+
+/* ---- the update of 16 elements: p, m, v in place ---- */
+
+INLINE void update_adam(const terms_t *t, enum sl_optim_kind kind, vf g, vf *p, vf *m, vf *v)
+{
+    if (kind == SL_OPTIM_ADAM && t->decays)
+        g = v_fma(*p, v_set1(t->decay), g);
+    *m = v_fma(g, v_set1(t->beta1_rest), v_mul(*m, v_set1(t->beta1)));
+    *v = v_fma(v_mul(g, g), v_set1(t->beta2_rest), v_mul(*v, v_set1(t->beta2)));
+    vf root = v_fma(v_sqrt(*v), v_set1(t->root_scale), v_set1(t->eps));
+    vf ratio = v_div(*m, root);
+    if (kind == SL_OPTIM_ADAMW && t->decays)
+        *p = v_fma(*p, v_set1(t->decay), *p);
+    *p = v_fma(ratio, v_set1(t->step_size), *p);
+}
+
+INLINE void update_lion(const terms_t *t, vf g, vf *p, vf *m)
+{
+    vf c = v_fma(g, v_set1(t->beta1_rest), v_mul(*m, v_set1(t->beta1)));
+    /* step_size * sign(c), with sign(0) = 0 and NaN kept: c - c is 0 or NaN. */
+    vi sign = vi_and(vi_from_bits(c), vi_set1(0x80000000u));
+    vf signed_step = v_from_bits(vi_xor(vi_from_bits(v_set1(t->step_size)), sign));
+    vi nonzero = vi_or(v_less(c, v_set1(0)), v_less(v_set1(0), c));
+    vf step = v_from_bits(vi_select(nonzero, vi_from_bits(signed_step), vi_from_bits(v_sub(c, c))));
+    *p = t->decays ? v_fma(*p, v_set1(t->decay), step) : v_add(*p, step);
+    *m = v_fma(g, v_set1(t->beta2_rest), v_mul(*m, v_set1(t->beta2)));
+}
+
+INLINE void update_adagrad(const terms_t *t, vf g, vf *p, vf *v)
+{
+    if (t->decays)
+        g = v_fma(*p, v_set1(t->decay), g);
+    *v = v_fma(g, g, *v);
+    vf ratio = v_div(g, v_add(v_sqrt(*v), v_set1(t->eps)));
+    *p = v_fma(ratio, v_set1(t->step_size), *p);
+}
+
+INLINE void update_sgd(const terms_t *t, vf g, vf *p, vf *m)
+{
+    if (t->decays)
+        g = v_fma(*p, v_set1(t->decay), g);
+    if (t->averages) {
+        *m = v_fma(*m, v_set1(t->beta1), g);
+        g = t->nesterov ? v_fma(*m, v_set1(t->beta1), g) : *m;
+    }
+    *p = v_fma(g, v_set1(t->step_size), *p);
+}
+
+INLINE void update_16(const terms_t *t, enum sl_optim_kind kind, vf g, vf *p, vf *m, vf *v)
+{
+    if (kind == SL_OPTIM_ADAMW || kind == SL_OPTIM_ADAM)
+        update_adam(t, kind, g, p, m, v);
+    else if (kind == SL_OPTIM_LION)
+        update_lion(t, g, p, m);
+    else if (kind == SL_OPTIM_ADAGRAD)
+        update_adagrad(t, g, p, v);
+    else
+        update_sgd(t, g, p, m);
+}
+
+/* ---- where the elements lie ---- */
+
+INLINE vf load_master(const args_t *a, size_t i)
+{
+    if (a->master_kind == SL_MASTER_F32)
+        return v_load(a->master + i);
+    vi weight = vi_load_u16((const uint16_t *)a->weight + i);
+    if (a->master_kind == SL_MASTER_SPLIT)
+        return v_master_from_split(weight, vi_load_u16(a->low + i));
+    return v_from_bf16(weight);
+}
+
+/* Add 16 random bits below the kept ones and cut: up with the probability of the remainder.
+ * Infinities stay, NaN stays NaN. */
+INLINE vi bf16_stochastic(vf x, vi random)
+{
+    vi bits = vi_from_bits(x);
+    vi rounded = vi_shr(vi_add(bits, vi_and(random, vi_set1(0xffffu))), 16);
+    vi special = vi_gt(vi_and(bits, vi_set1(0x7fffffffu)), vi_set1(0x7f7fffffu));
+    return vi_select(special, vi_bf16_from_f32(x), rounded);
+}
+
+INLINE void store_weight(const args_t *a, size_t i, vi half, bool stream)
+{
+    if (stream)
+        vi_stream_u16((uint16_t *)a->weight + i, half);
+    else
+        vi_store_u16((uint16_t *)a->weight + i, half);
+}
+
+INLINE void store_master(const args_t *a, const terms_t *t, size_t i, vf p, bool stream)
+{
+    if (a->master_kind == SL_MASTER_F32) {
+        v_store(a->master + i, p);
+        if (a->weight)
+            store_weight(a, i,
+                         a->weight_dtype == SL_BF16 ? vi_bf16_from_master(p) : vi_f16_from_f32(p),
+                         stream);
+    } else if (a->master_kind == SL_MASTER_SPLIT) {
+        vi_store_u16((uint16_t *)a->weight + i, vi_bf16_from_master(p));
+        vi_store_u16(a->low + i, vi_and(vi_from_bits(p), vi_set1(0xffffu)));
+    } else {
+        vi random = random_16(t, (uint32_t)(a->element_first + i), 1);
+        vi_store_u16((uint16_t *)a->weight + i, bf16_stochastic(p, random));
+    }
+}
+
+INLINE vf load_moment(const void *moment, enum sl_moment_kind kind, size_t i)
+{
+    if (kind == SL_MOMENT_F32)
+        return v_load((const float *)moment + i);
+    return v_from_bf16(vi_load_u16((const uint16_t *)moment + i));
+}
+
+INLINE void store_moment(void *moment, enum sl_moment_kind kind, size_t i, vf x)
+{
+    if (kind == SL_MOMENT_F32)
+        v_store((float *)moment + i, x);
+    else
+        vi_store_u16((uint16_t *)moment + i, vi_bf16_from_f32(x));
+}
+
+INLINE bool keeps_exp_avg(enum sl_optim_kind kind, const terms_t *t)
+{
+    return kind == SL_OPTIM_SGD ? t->averages : kind != SL_OPTIM_ADAGRAD;
+}
+
+INLINE bool keeps_exp_avg_sq(enum sl_optim_kind kind)
+{
+    return kind != SL_OPTIM_LION && kind != SL_OPTIM_SGD;
+}
+
+/* ---- moments in f32 or bf16 ---- */
+
+INLINE void step_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
+                    enum sl_moment_kind moment, size_t i, bool stream)
+{
+    vf g = v_mul(v_load_dtype(a->grad, a->grad_dtype, i), v_set1(t->grad_scale));
+    vf p = load_master(a, i);
+    vf m = v_set1(0), v = v_set1(0);
+    if (keeps_exp_avg(kind, t))
+        m = load_moment(a->exp_avg, moment, i);
+    if (keeps_exp_avg_sq(kind))
+        v = load_moment(a->exp_avg_sq, moment, i);
+    update_16(t, kind, g, &p, &m, &v);
+    if (keeps_exp_avg(kind, t))
+        store_moment(a->exp_avg, moment, i, m);
+    if (keeps_exp_avg_sq(kind))
+        store_moment(a->exp_avg_sq, moment, i, v);
+    store_master(a, t, i, p, stream);
+}
+
+/* ---- moments in 8 bits: a block's scales need its new moments first ---- */
+
+struct q8_block {
+    float m[SL_OPTIM_Q8_BLOCK], v[SL_OPTIM_Q8_BLOCK];
+    vi m_max, v_max; /* largest magnitudes, as bits */
+};
+
+INLINE void step_q8_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
+                       size_t block_index, struct q8_block *block, size_t at, bool stream)
+{
+    vf g = v_mul(v_load_dtype(a->grad, a->grad_dtype, i), v_set1(t->grad_scale));
+    vf p = load_master(a, i);
+    vf m = v_set1(0), v = v_set1(0);
+    if (keeps_exp_avg(kind, t))
+        m = q8_decode_signed(vi_load_u8((const uint8_t *)a->exp_avg + i),
+                             v_set1(a->exp_avg_scale[block_index]));
+    if (keeps_exp_avg_sq(kind))
+        v = q8_decode_unsigned(vi_load_u8((const uint8_t *)a->exp_avg_sq + i),
+                               v_set1(a->exp_avg_sq_scale[block_index]));
+    update_16(t, kind, g, &p, &m, &v);
+    store_master(a, t, i, p, stream);
+    v_store(block->m + at, m);
+    v_store(block->v + at, v);
+    vi magnitude = vi_set1(0x7fffffffu);
+    block->m_max = vi_max(block->m_max, vi_and(vi_from_bits(m), magnitude));
+    block->v_max = vi_max(block->v_max, vi_and(vi_from_bits(v), magnitude));
+}
+
+INLINE void encode_q8_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
+                         const struct q8_block *block, size_t at, float m_inverse, float v_inverse)
+{
+    vi random = random_16(t, (uint32_t)(a->element_first + i), 0);
+    if (keeps_exp_avg(kind, t))
+        vi_store_u8((uint8_t *)a->exp_avg + i,
+                    q8_encode_signed(v_load(block->m + at), v_set1(m_inverse), random));
+    if (keeps_exp_avg_sq(kind))
+        vi_store_u8((uint8_t *)a->exp_avg_sq + i,
+                    q8_encode_unsigned(v_load(block->v + at), v_set1(v_inverse), random));
+}
+
+/* ---- tails: the same group on padded copies ---- */
+
+struct padded {
+    _Alignas(64) float grad[16], master[16], exp_avg[16], exp_avg_sq[16];
+    uint16_t low[16], weight[16];
+    args_t args;
+};
+
+static size_t moment_bytes(enum sl_moment_kind kind)
+{
+    return kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
+}
+
+static void copy_in(void *to, const void *array, size_t first, size_t count, size_t bytes)
+{
+    if (array)
+        memcpy(to, (const char *)array + first * bytes, count * bytes);
+}
+
+static void copy_out(void *array, const void *from, size_t first, size_t count, size_t bytes)
+{
+    if (array)
+        memcpy((char *)array + first * bytes, from, count * bytes);
+}
+
+/* Element `first` of the run becomes element 0 of the copy; random counters move along. */
+static void pad_begin(struct padded *pad, const args_t *a, size_t first, size_t count)
+{
+    size_t bytes = moment_bytes(a->moment_kind);
+    memset(pad, 0, sizeof(*pad));
+    copy_in(pad->grad, a->grad, first, count, sl_dtype_bytes(a->grad_dtype));
+    copy_in(pad->master, a->master, first, count, 4);
+    copy_in(pad->low, a->low, first, count, 2);
+    copy_in(pad->weight, a->weight, first, count, 2);
+    copy_in(pad->exp_avg, a->exp_avg, first, count, bytes);
+    copy_in(pad->exp_avg_sq, a->exp_avg_sq, first, count, bytes);
+    pad->args = *a;
+    pad->args.element_first += first;
+    pad->args.grad = pad->grad;
+    pad->args.master = pad->master;
+    pad->args.low = pad->low;
+    pad->args.weight = a->weight ? pad->weight : NULL;
+    pad->args.exp_avg = pad->exp_avg;
+    pad->args.exp_avg_sq = pad->exp_avg_sq;
+}
+
+static void pad_end(const struct padded *pad, const args_t *a, size_t first, size_t count)
+{
+    size_t bytes = moment_bytes(a->moment_kind);
+    copy_out(a->master, pad->master, first, count, 4);
+    copy_out(a->low, pad->low, first, count, 2);
+    copy_out(a->weight, pad->weight, first, count, 2);
+    copy_out(a->exp_avg, pad->exp_avg, first, count, bytes);
+    copy_out(a->exp_avg_sq, pad->exp_avg_sq, first, count, bytes);
+}
+
+/* ---- runs ---- */
+
+INLINE void step_run(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
+                     enum sl_moment_kind moment)
+{
+    const bool stream = a->master_kind == SL_MASTER_F32 && a->weight &&
+                        (uintptr_t)a->weight % VECTOR_STREAM_ALIGN == 0;
+    size_t i = 0;
+    for (; i + 16 <= a->count; i += 16)
+        step_16(a, t, kind, moment, i, stream);
+    if (i < a->count) {
+        struct padded pad;
+        pad_begin(&pad, a, i, a->count - i);
+        step_16(&pad.args, t, kind, moment, 0, false);
+        pad_end(&pad, a, i, a->count - i);
+    }
+    if (stream)
+        v_fence();
+}
+
+INLINE void step_run_q8(const args_t *a, const terms_t *t, enum sl_optim_kind kind)
+{
+    const bool stream = a->master_kind == SL_MASTER_F32 && a->weight &&
+                        (uintptr_t)a->weight % VECTOR_STREAM_ALIGN == 0;
+    struct q8_block block;
+    struct padded pad;
+    for (size_t first = 0; first < a->count; first += SL_OPTIM_Q8_BLOCK) {
+        size_t count = a->count - first < SL_OPTIM_Q8_BLOCK ? a->count - first : SL_OPTIM_Q8_BLOCK;
+        size_t full = count & ~(size_t)15, index = first / SL_OPTIM_Q8_BLOCK;
+        block.m_max = block.v_max = vi_set1(0);
+        for (size_t at = 0; at < full; at += 16)
+            step_q8_16(a, t, kind, first + at, index, &block, at, stream);
+        if (full < count) {
+            pad_begin(&pad, a, first + full, count - full);
+            step_q8_16(&pad.args, t, kind, 0, index, &block, full, false);
+        }
+        float m_scale = q8_scale_signed(max_lanes(block.m_max));
+        float v_scale = q8_scale_unsigned(max_lanes(block.v_max));
+        float m_inverse = m_scale > 0 ? 1 / m_scale : 0, v_inverse = v_scale > 0 ? 1 / v_scale : 0;
+        for (size_t at = 0; at < full; at += 16)
+            encode_q8_16(a, t, kind, first + at, &block, at, m_inverse, v_inverse);
+        if (full < count) {
+            encode_q8_16(&pad.args, t, kind, 0, &block, full, m_inverse, v_inverse);
+            pad_end(&pad, a, first + full, count - full);
+        }
+        if (keeps_exp_avg(kind, t))
+            a->exp_avg_scale[index] = m_scale;
+        if (keeps_exp_avg_sq(kind))
+            a->exp_avg_sq_scale[index] = v_scale;
+    }
+    if (stream)
+        v_fence();
+}
+
+#define DEFINE_STEP(name, kind)                                                                    \
+    static void name(const args_t *a, const terms_t *t)                                            \
+    {                                                                                              \
+        if (a->moment_kind == SL_MOMENT_F32)                                                       \
+            step_run(a, t, kind, SL_MOMENT_F32);                                                   \
+        else if (a->moment_kind == SL_MOMENT_BF16)                                                 \
+            step_run(a, t, kind, SL_MOMENT_BF16);                                                  \
+        else                                                                                       \
+            step_run_q8(a, t, kind);                                                               \
+    }
+
+DEFINE_STEP(step_adamw, SL_OPTIM_ADAMW)
+DEFINE_STEP(step_adam, SL_OPTIM_ADAM)
+DEFINE_STEP(step_lion, SL_OPTIM_LION)
+DEFINE_STEP(step_adagrad, SL_OPTIM_ADAGRAD)
+DEFINE_STEP(step_sgd, SL_OPTIM_SGD)
+
+static void optim_step(const args_t *args, const terms_t *terms)
+{
+    switch (args->hyper.kind) {
+    case SL_OPTIM_ADAMW:
+        step_adamw(args, terms);
+        break;
+    case SL_OPTIM_ADAM:
+        step_adam(args, terms);
+        break;
+    case SL_OPTIM_LION:
+        step_lion(args, terms);
+        break;
+    case SL_OPTIM_ADAGRAD:
+        step_adagrad(args, terms);
+        break;
+    case SL_OPTIM_SGD:
+        step_sgd(args, terms);
+        break;
+    }
+}
+
+#endif

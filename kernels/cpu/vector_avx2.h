@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Sixteen lanes in two AVX2 registers; needs AVX2, FMA and F16C. Operations: vector_scalar.h. */
+#ifndef SLUICE_KERNELS_CPU_VECTOR_AVX2_H
+#define SLUICE_KERNELS_CPU_VECTOR_AVX2_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VECTOR_NAME avx2
+#define VECTOR_STREAM_ALIGN 32
+
+typedef struct {
+    __m256 a, b;
+} vf;
+typedef struct {
+    __m256i a, b;
+} vi;
+typedef struct {
+    __m256d a, b, c, d;
+} vd;
+
+#define DEFINE_VF2(name, op)                                                                       \
+    static inline vf name(vf x, vf y)                                                              \
+    {                                                                                              \
+        return (vf){op(x.a, y.a), op(x.b, y.b)};                                                   \
+    }
+#define DEFINE_VI2(name, op)                                                                       \
+    static inline vi name(vi x, vi y)                                                              \
+    {                                                                                              \
+        return (vi){op(x.a, y.a), op(x.b, y.b)};                                                   \
+    }
+
+DEFINE_VF2(v_add, _mm256_add_ps)
+DEFINE_VF2(v_sub, _mm256_sub_ps)
+DEFINE_VF2(v_mul, _mm256_mul_ps)
+DEFINE_VF2(v_div, _mm256_div_ps)
+DEFINE_VI2(vi_add, _mm256_add_epi32)
+DEFINE_VI2(vi_sub, _mm256_sub_epi32)
+DEFINE_VI2(vi_mul, _mm256_mullo_epi32)
+DEFINE_VI2(vi_and, _mm256_and_si256)
+DEFINE_VI2(vi_or, _mm256_or_si256)
+DEFINE_VI2(vi_xor, _mm256_xor_si256)
+DEFINE_VI2(vi_gt, _mm256_cmpgt_epi32)
+DEFINE_VI2(vi_eq, _mm256_cmpeq_epi32)
+DEFINE_VI2(vi_max, _mm256_max_epi32)
+DEFINE_VI2(vi_min, _mm256_min_epi32)
+
+static inline vf v_fma(vf x, vf y, vf z)
+{
+    return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+
+static inline vf v_sqrt(vf x)
+{
+    return (vf){_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)};
+}
+
+static inline vf v_set1(float value)
+{
+    return (vf){_mm256_set1_ps(value), _mm256_set1_ps(value)};
+}
+
+static inline vi vi_set1(uint32_t value)
+{
+    return (vi){_mm256_set1_epi32((int)value), _mm256_set1_epi32((int)value)};
+}
+
+static inline vi vi_iota(void)
+{
+    return (vi){_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
+}
+
+static inline vi vi_from_bits(vf x)
+{
+    return (vi){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)};
+}
+
+static inline vf v_from_bits(vi x)
+{
+    return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
+}
+
+static inline vi v_less(vf x, vf y)
+{
+    return (vi){_mm256_castps_si256(_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ)),
+                _mm256_castps_si256(_mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ))};
+}
+
+static inline vi vi_select(vi mask, vi x, vi y)
+{
+    return (vi){_mm256_blendv_epi8(y.a, x.a, mask.a), _mm256_blendv_epi8(y.b, x.b, mask.b)};
+}
+
+#define vi_shl(x, n) ((vi){_mm256_slli_epi32((x).a, n), _mm256_slli_epi32((x).b, n)})
+#define vi_shr(x, n) ((vi){_mm256_srli_epi32((x).a, n), _mm256_srli_epi32((x).b, n)})
+
+static inline vf v_from_int(vi x)
+{
+    return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
+}
+
+static inline vf v_load(const float *from)
+{
+    return (vf){_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+}
+
+static inline void v_store(float *to, vf x)
+{
+    _mm256_storeu_ps(to, x.a);
+    _mm256_storeu_ps(to + 8, x.b);
+}
+
+static inline vi vi_load_u16(const uint16_t *from)
+{
+    return (vi){_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from)),
+                _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(from + 8)))};
+}
+
+/* packus works within 128-bit halves: the permutation puts the quarters back in order. */
+static inline __m256i pack_u16_avx2(vi x)
+{
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
+}
+
+static inline void vi_store_u16(uint16_t *to, vi x)
+{
+    _mm256_storeu_si256((__m256i *)to, pack_u16_avx2(x));
+}
+
+static inline void vi_stream_u16(uint16_t *to, vi x)
+{
+    _mm256_stream_si256((__m256i *)to, pack_u16_avx2(x));
+}
+
+static inline vi vi_load_u8(const uint8_t *from)
+{
+    return (vi){_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from)),
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from + 8)))};
+}
+
+static inline void vi_store_u8(uint8_t *to, vi x)
+{
+    __m256i words = pack_u16_avx2(x);
+    __m128i bytes =
+        _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)to, bytes);
+}
+
+static inline vf v_load_f16(const uint16_t *from)
+{
+    return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from)),
+                _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + 8)))};
+}
+
+static inline vi vi_f16_from_f32(vf x)
+{
+    const int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return (vi){_mm256_cvtepu16_epi32(_mm256_cvtps_ph(x.a, mode)),
+                _mm256_cvtepu16_epi32(_mm256_cvtps_ph(x.b, mode))};
+}
+
+static inline vd vd_zero(void)
+{
+    __m256d zero = _mm256_setzero_pd();
+    return (vd){zero, zero, zero, zero};
+}
+
+static inline __m256d add_square_avx2(__m256d sum, __m128 x)
+{
+    __m256d wide = _mm256_cvtps_pd(x);
+    return _mm256_fmadd_pd(wide, wide, sum);
+}
+
+static inline vd vd_add_square(vd sum, vf x)
+{
+    return (vd){add_square_avx2(sum.a, _mm256_castps256_ps128(x.a)),
+                add_square_avx2(sum.b, _mm256_extractf128_ps(x.a, 1)),
+                add_square_avx2(sum.c, _mm256_castps256_ps128(x.b)),
+                add_square_avx2(sum.d, _mm256_extractf128_ps(x.b, 1))};
+}
+
+static inline void vd_store(double *to, vd x)
+{
+    _mm256_storeu_pd(to, x.a);
+    _mm256_storeu_pd(to + 4, x.b);
+    _mm256_storeu_pd(to + 8, x.c);
+    _mm256_storeu_pd(to + 12, x.d);
+}
+
+static inline void v_prefetch(const void *at)
+{
+    _mm_prefetch((const char *)at, _MM_HINT_T0);
+}
+
+static inline void v_fence(void)
+{
+    _mm_sfence();
+}
+
+#endif

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Sixteen lanes in one AVX-512 register; needs F, BW, DQ and VL. Operations: vector_scalar.h.
+ *
+ * AVX512_BF16 is not used: its conversion flushes subnormals to zero, so it is not bit-equal. */
+#ifndef SLUICE_KERNELS_CPU_VECTOR_AVX512_H
+#define SLUICE_KERNELS_CPU_VECTOR_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VECTOR_NAME avx512
+#define VECTOR_STREAM_ALIGN 32
+
+typedef __m512 vf;
+typedef __m512i vi;
+typedef struct {
+    __m512d a, b;
+} vd;
+
+#define v_add _mm512_add_ps
+#define v_sub _mm512_sub_ps
+#define v_mul _mm512_mul_ps
+#define v_div _mm512_div_ps
+#define v_fma _mm512_fmadd_ps
+#define v_sqrt _mm512_sqrt_ps
+#define v_set1 _mm512_set1_ps
+#define v_load _mm512_loadu_ps
+#define v_store _mm512_storeu_ps
+#define v_from_int _mm512_cvtepi32_ps
+#define v_from_bits _mm512_castsi512_ps
+#define vi_from_bits _mm512_castps_si512
+#define vi_add _mm512_add_epi32
+#define vi_sub _mm512_sub_epi32
+#define vi_mul _mm512_mullo_epi32
+#define vi_and _mm512_and_si512
+#define vi_or _mm512_or_si512
+#define vi_xor _mm512_xor_si512
+#define vi_max _mm512_max_epi32
+#define vi_min _mm512_min_epi32
+#define vi_shl _mm512_slli_epi32
+#define vi_shr _mm512_srli_epi32
+
+static inline vi vi_set1(uint32_t value)
+{
+    return _mm512_set1_epi32((int)value);
+}
+
+static inline vi vi_iota(void)
+{
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+static inline vi vi_gt(vi x, vi y)
+{
+    return _mm512_movm_epi32(_mm512_cmpgt_epi32_mask(x, y));
+}
+
+static inline vi vi_eq(vi x, vi y)
+{
+    return _mm512_movm_epi32(_mm512_cmpeq_epi32_mask(x, y));
+}
+
+static inline vi v_less(vf x, vf y)
+{
+    return _mm512_movm_epi32(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ));
+}
+
+static inline vi vi_select(vi mask, vi x, vi y)
+{
+    return _mm512_ternarylogic_epi32(mask, x, y, 0xca);
+}
+
+static inline vi vi_load_u16(const uint16_t *from)
+{
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+}
+
+static inline void vi_store_u16(uint16_t *to, vi x)
+{
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(x));
+}
+
+static inline void vi_stream_u16(uint16_t *to, vi x)
+{
+    _mm256_stream_si256((__m256i *)to, _mm512_cvtepi32_epi16(x));
+}
+
+static inline vi vi_load_u8(const uint8_t *from)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+
+static inline void vi_store_u8(uint8_t *to, vi x)
+{
+    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(x));
+}
+
+static inline vf v_load_f16(const uint16_t *from)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+}
+
+static inline vi vi_f16_from_f32(vf x)
+{
+    return _mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+static inline vd vd_zero(void)
+{
+    return (vd){_mm512_setzero_pd(), _mm512_setzero_pd()};
+}
+
+static inline vd vd_add_square(vd sum, vf x)
+{
+    __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+    __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+    return (vd){_mm512_fmadd_pd(low, low, sum.a), _mm512_fmadd_pd(high, high, sum.b)};
+}
+
+static inline void vd_store(double *to, vd x)
+{
+    _mm512_storeu_pd(to, x.a);
+    _mm512_storeu_pd(to + 8, x.b);
+}
+
+static inline void v_prefetch(const void *at)
+{
+    _mm_prefetch((const char *)at, _MM_HINT_T0);
+}
+
+static inline void v_fence(void)
+{
+    _mm_sfence();
+}
+
+#endif

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Sixteen lanes in plain C: the reference that every other vector header is bit-equal to.
+ *
+ * A body (optim_body.h, gradient_body.h) is compiled once per instruction set against one of these
+ * headers. They all offer the same operations on 16 lanes, whatever the register width, so that the
+ * order of operations, the tails and the lane sums are written once.
+ *
+ * New operation: also vector_avx2.h, vector_avx512.h, vector_neon.h; tests/kernels/test_vector.c.
+ */
+#ifndef SLUICE_KERNELS_CPU_VECTOR_SCALAR_H
+#define SLUICE_KERNELS_CPU_VECTOR_SCALAR_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/dtype.h"
+
+#define VECTOR_NAME scalar
+#define VECTOR_STREAM_ALIGN 1 /* v_stream_u16 needs this alignment */
+
+typedef struct {
+    float x[16];
+} vf; /* 16 f32 */
+typedef struct {
+    uint32_t x[16];
+} vi; /* 16 u32; comparisons give all ones or zero */
+typedef struct {
+    double x[16];
+} vd; /* 16 f64 */
+
+#define LANES for (int lane = 0; lane < 16; lane++)
+#define DEFINE_VF2(name, expression)                                                               \
+    static inline vf name(vf a, vf b)                                                              \
+    {                                                                                              \
+        vf r;                                                                                      \
+        LANES r.x[lane] = (expression);                                                            \
+        return r;                                                                                  \
+    }
+#define DEFINE_VI2(name, expression)                                                               \
+    static inline vi name(vi a, vi b)                                                              \
+    {                                                                                              \
+        vi r;                                                                                      \
+        LANES r.x[lane] = (expression);                                                            \
+        return r;                                                                                  \
+    }
+
+DEFINE_VF2(v_add, a.x[lane] + b.x[lane])
+DEFINE_VF2(v_sub, a.x[lane] - b.x[lane])
+DEFINE_VF2(v_mul, a.x[lane] * b.x[lane])
+DEFINE_VF2(v_div, a.x[lane] / b.x[lane])
+DEFINE_VI2(vi_add, a.x[lane] + b.x[lane])
+DEFINE_VI2(vi_sub, a.x[lane] - b.x[lane])
+DEFINE_VI2(vi_mul, a.x[lane] * b.x[lane])
+DEFINE_VI2(vi_and, a.x[lane] & b.x[lane])
+DEFINE_VI2(vi_or, a.x[lane] | b.x[lane])
+DEFINE_VI2(vi_xor, a.x[lane] ^ b.x[lane])
+DEFINE_VI2(vi_gt, (int32_t)a.x[lane] > (int32_t)b.x[lane] ? ~0u : 0) /* signed */
+DEFINE_VI2(vi_eq, a.x[lane] == b.x[lane] ? ~0u : 0)
+DEFINE_VI2(vi_max, (int32_t)a.x[lane] > (int32_t)b.x[lane] ? a.x[lane] : b.x[lane]) /* signed */
+DEFINE_VI2(vi_min, (int32_t)a.x[lane] < (int32_t)b.x[lane] ? a.x[lane] : b.x[lane]) /* signed */
+
+/* a * b + c, rounded once */
+static inline vf v_fma(vf a, vf b, vf c)
+{
+    vf r;
+    LANES r.x[lane] = fmaf(a.x[lane], b.x[lane], c.x[lane]);
+    return r;
+}
+
+static inline vf v_sqrt(vf a)
+{
+    LANES a.x[lane] = sqrtf(a.x[lane]);
+    return a;
+}
+
+static inline vf v_set1(float value)
+{
+    vf r;
+    LANES r.x[lane] = value;
+    return r;
+}
+
+static inline vi vi_set1(uint32_t value)
+{
+    vi r;
+    LANES r.x[lane] = value;
+    return r;
+}
+
+static inline vi vi_iota(void)
+{
+    vi r;
+    LANES r.x[lane] = (uint32_t)lane;
+    return r;
+}
+
+static inline vi vi_from_bits(vf a)
+{
+    vi r;
+    memcpy(&r, &a, sizeof(r));
+    return r;
+}
+
+static inline vf v_from_bits(vi a)
+{
+    vf r;
+    memcpy(&r, &a, sizeof(r));
+    return r;
+}
+
+/* a < b, ordered: false where either is NaN */
+static inline vi v_less(vf a, vf b)
+{
+    vi r;
+    LANES r.x[lane] = a.x[lane] < b.x[lane] ? ~0u : 0;
+    return r;
+}
+
+/* mask ? a : b; the mask is all ones or zero in each lane */
+static inline vi vi_select(vi mask, vi a, vi b)
+{
+    LANES a.x[lane] = (mask.x[lane] & a.x[lane]) | (~mask.x[lane] & b.x[lane]);
+    return a;
+}
+
+#define vi_shl(a, n) vi_shl_(a, n)
+#define vi_shr(a, n) vi_shr_(a, n)
+static inline vi vi_shl_(vi a, int n)
+{
+    LANES a.x[lane] <<= n;
+    return a;
+}
+
+static inline vi vi_shr_(vi a, int n)
+{
+    LANES a.x[lane] >>= n;
+    return a;
+}
+
+/* integer to float, for values below 2^24 */
+static inline vf v_from_int(vi a)
+{
+    vf r;
+    LANES r.x[lane] = (float)(int32_t)a.x[lane];
+    return r;
+}
+
+static inline vf v_load(const float *from)
+{
+    vf r;
+    memcpy(&r, from, sizeof(r));
+    return r;
+}
+
+static inline void v_store(float *to, vf a)
+{
+    memcpy(to, &a, sizeof(a));
+}
+
+static inline vi vi_load_u16(const uint16_t *from)
+{
+    vi r;
+    LANES r.x[lane] = from[lane];
+    return r;
+}
+
+/* values below 2^16 */
+static inline void vi_store_u16(uint16_t *to, vi a)
+{
+    LANES to[lane] = (uint16_t)a.x[lane];
+}
+
+/* The same past the cache, where the instruction set can. */
+static inline void vi_stream_u16(uint16_t *to, vi a)
+{
+    vi_store_u16(to, a);
+}
+
+static inline vi vi_load_u8(const uint8_t *from)
+{
+    vi r;
+    LANES r.x[lane] = from[lane];
+    return r;
+}
+
+/* values below 2^8 */
+static inline void vi_store_u8(uint8_t *to, vi a)
+{
+    LANES to[lane] = (uint8_t)a.x[lane];
+}
+
+static inline vf v_load_f16(const uint16_t *from)
+{
+    vf r;
+    LANES r.x[lane] = sl_f32_from_f16(from[lane]);
+    return r;
+}
+
+/* the half's bits in the low 16 of each lane */
+static inline vi vi_f16_from_f32(vf a)
+{
+    vi r;
+    LANES r.x[lane] = sl_f16_from_f32(a.x[lane]);
+    return r;
+}
+
+static inline vd vd_zero(void)
+{
+    return (vd){{0}};
+}
+
+/* sum + (double)a * (double)a, rounded once (the product of two floats is exact in f64) */
+static inline vd vd_add_square(vd sum, vf a)
+{
+    LANES sum.x[lane] = fma((double)a.x[lane], (double)a.x[lane], sum.x[lane]);
+    return sum;
+}
+
+static inline void vd_store(double *to, vd a)
+{
+    memcpy(to, &a, sizeof(a));
+}
+
+static inline void v_prefetch(const void *at)
+{
+    __builtin_prefetch(at, 0, 3);
+}
+
+static inline void v_fence(void) {}
+
+#undef LANES
+#endif
