@@ -12,8 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/log.h"
-
 struct sl_swap_request;
 struct sl_swap_faults;
 
@@ -36,8 +34,7 @@ struct sl_io {
     struct sl_io *next; /* for whoever holds it */
     /* private to a backend */
     struct sl_io *inner_next;
-    uint64_t due_ns;
-    int64_t planned;
+    void *backend_data;
 };
 
 struct sl_io_setup {
@@ -49,7 +46,6 @@ struct sl_io_setup {
     bool poll;    /* io_uring: poll the device for completions (IORING_SETUP_IOPOLL) */
     bool sq_poll; /* io_uring: a kernel thread submits (IORING_SETUP_SQPOLL) */
     const struct sl_swap_faults *faults;
-    const struct sl_log *log;
 };
 
 struct sl_io_backend {
@@ -78,8 +74,7 @@ struct sl_io_ops {
 /* Create a backend on the thread that will drive it. 0 or a negative errno. */
 int sl_io_ring_create(struct sl_io_backend **out, const struct sl_io_setup *setup);
 int sl_io_threads_create(struct sl_io_backend **out, const struct sl_io_setup *setup);
-/* Takes over `inner` (destroyed with it, also on failure). */
-int sl_io_faults_create(struct sl_io_backend **out, const struct sl_io_setup *setup,
-                        struct sl_io_backend *inner);
+/* Wraps the backend that setup->faults names. */
+int sl_io_faults_create(struct sl_io_backend **out, const struct sl_io_setup *setup);
 
 #endif

@@ -405,7 +405,7 @@ static void watch(struct sl_swap *swap, uint64_t now_ns)
     swap->next_watch_ns = now_ns + watch_interval_ns(swap);
     for (size_t i = 0; i < swap->slot_count; i++) {
         struct sl_io *io = &swap->slots[i];
-        if (io->request && now_ns - io->started_ns > swap->options.stall_ns)
+        if (io->request && io->started_ns + swap->options.stall_ns < now_ns)
             give_up(swap, io, now_ns);
     }
 }
@@ -502,13 +502,33 @@ static void wait_and_complete(struct sl_swap *swap)
         complete(swap, swap->finished[i]);
 }
 
-/* Choose and start a backend. Only `SL_SWAP_AUTO` falls back, and says so. */
+/* The ring, or threads where the kernel refuses it or pages must be pushed by hand. */
+static int start_automatic(struct sl_swap *swap, const struct sl_io_setup *setup)
+{
+    int code = setup->direct ? sl_io_ring_create(&swap->backend, setup) : -EOPNOTSUPP;
+    if (!code) {
+        swap->backend_kind = SL_SWAP_URING;
+        return 0;
+    }
+    if (setup->direct)
+        sl_log_write(swap->options.log, SL_LOG_WARNING,
+                     "swap space: io_uring cannot be used here (%s%s): %zu threads read and write",
+                     strerror(-code),
+                     code == -EPERM ? "; see kernel.io_uring_disabled and the seccomp profile" : "",
+                     setup->thread_count);
+    else
+        sl_log_write(swap->options.log, SL_LOG_WARNING,
+                     "swap space: the file system takes no O_DIRECT: %zu threads read and write "
+                     "through the page cache, dropped behind",
+                     setup->thread_count);
+    swap->backend_kind = SL_SWAP_THREADS;
+    return sl_io_threads_create(&swap->backend, setup);
+}
+
 static int start_backend(struct sl_swap *swap)
 {
-    int fds[SL_SWAP_PATHS_MAX];
     for (size_t i = 0; i < swap->files.count; i++)
-        fds[i] = swap->files.files[i].fd;
-    memcpy(swap->fds, fds, sizeof(fds));
+        swap->fds[i] = swap->files.files[i].fd;
     struct sl_io_setup setup = {.fds = swap->fds,
                                 .fd_count = swap->files.count,
                                 .depth = swap->options.queue_depth,
@@ -516,12 +536,26 @@ static int start_backend(struct sl_swap *swap)
                                 .direct = swap->files.direct,
                                 .poll = swap->options.poll,
                                 .sq_poll = swap->options.submit_poll,
-                                .faults = swap->options.faults,
-                                .log = swap->options.log};
-    swap->backend_kind = SL_SWAP_URING;
-    int code = sl_io_ring_create(&swap->backend, &setup);
+                                .faults = swap->options.faults};
+    int code;
+    swap->backend_kind = swap->options.backend;
+    switch (swap->options.backend) {
+    case SL_SWAP_URING:
+        code = sl_io_ring_create(&swap->backend, &setup);
+        break;
+    case SL_SWAP_THREADS:
+        code = sl_io_threads_create(&swap->backend, &setup);
+        break;
+    case SL_SWAP_FAULTY:
+        code = sl_io_faults_create(&swap->backend, &setup);
+        break;
+    default:
+        code = start_automatic(swap, &setup);
+        break;
+    }
     if (code)
-        sl_swap_fail(swap, SL_DOMAIN_IO, code, "swap space: io_uring cannot be used here: %s",
+        sl_swap_fail(swap, SL_DOMAIN_IO, code, "swap space: %s cannot be started: %s",
+                     swap->options.backend == SL_SWAP_URING ? "io_uring" : "its threads",
                      strerror(-code));
     return code;
 }
