@@ -141,10 +141,16 @@ static void warm_task(void *arg, size_t task_index, size_t worker_index)
     atomic_fetch_add(&job->arrived, 1);
     while (atomic_load(&job->arrived) < job->thread_count)
         sched_yield();
-    sl_host_gemm(&(struct sl_host_gemm){.m = side, .n = side, .k = side, .alpha = 1,
-                                        .a = scratch, .a_stride = side,
-                                        .b = scratch + side * side, .b_stride = side,
-                                        .c = scratch + 2 * side * side, .c_stride = side});
+    sl_host_gemm(&(struct sl_host_gemm){.m = side,
+                                        .n = side,
+                                        .k = side,
+                                        .alpha = 1,
+                                        .a = scratch,
+                                        .a_stride = side,
+                                        .b = scratch + side * side,
+                                        .b_stride = side,
+                                        .c = scratch + 2 * side * side,
+                                        .c_stride = side});
 }
 
 static void fixed_line(struct sl_device_properties *p, const char *name, uint64_t bytes_host)
@@ -159,8 +165,8 @@ static void describe(struct host_device *host, bool discrete)
     struct sl_device_properties *p = &host->base.properties;
     size_t threads = sl_workers_thread_count(host->workers);
     snprintf(p->name, sizeof p->name, "host%s, %zu thread%s, %s, OpenBLAS %s",
-             discrete ? " (discrete)" : "", threads, threads == 1 ? "" : "s",
-             host->kernels->isa, sl_host_blas_core());
+             discrete ? " (discrete)" : "", threads, threads == 1 ? "" : "s", host->kernels->isa,
+             sl_host_blas_core());
     p->kind = discrete ? SL_DEVICE_HOST_DISCRETE : SL_DEVICE_HOST;
     p->unified = !discrete;
     fixed_line(p, "packing and attention scratch", host->slot_bytes * host->slot_count);
@@ -182,8 +188,8 @@ int sl_device_host_create(struct sl_device **out, const struct sl_device_options
     host->log = options->log;
     host->link_bytes_per_second = options->link_bytes_per_second;
     host->slot_count = sl_workers_index_count(options->workers) + 1;
-    host->slot_bytes = SLOT_STAGGER_BYTES + sl_max_u64(SL_HOST_MATMUL_SCRATCH_BYTES,
-                                                       SL_HOST_ATTENTION_SCRATCH_BYTES);
+    host->slot_bytes = SLOT_STAGGER_BYTES +
+                       sl_max_u64(SL_HOST_MATMUL_SCRATCH_BYTES, SL_HOST_ATTENTION_SCRATCH_BYTES);
     host->scratch = aligned_alloc(4096, sl_align_up(host->slot_bytes * host->slot_count, 4096));
     host->partials = aligned_alloc(4096, NORM_PARTIAL_BYTES);
     int rc = 0;

@@ -40,7 +40,7 @@ struct host_device {
     struct sl_workers *workers;
     const struct sl_host_kernels *kernels;
     const struct sl_log *log;
-    void *scratch;       /* one slot per worker index and one for work done in the caller */
+    void *scratch; /* one slot per worker index and one for work done in the caller */
     size_t slot_bytes, slot_count;
     float *partials; /* norm_backward: weight-gradient sums per block of rows */
     uint64_t link_bytes_per_second;

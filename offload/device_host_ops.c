@@ -36,8 +36,7 @@ struct row_job {
     size_t rows, rows_per_task;
 };
 
-static struct row_job row_job(struct host_device *host, const void *args, size_t rows,
-                              size_t width)
+static struct row_job row_job(struct host_device *host, const void *args, size_t rows, size_t width)
 {
     size_t per_task = width < TASK_ELEMENTS ? TASK_ELEMENTS / (width ? width : 1) : 1;
     return (struct row_job){host, args, rows, per_task};
@@ -50,14 +49,14 @@ static void row_run(struct row_job *job, size_t width, double ns_per_element, sl
 }
 
 /* name_task: calls kernels->name(args, first row, row count) for its run. */
-#define ROW_TASK(name)                                                             \
-    static void name##_task(void *arg, size_t task_index, size_t worker_index)     \
-    {                                                                              \
-        const struct row_job *job = arg;                                           \
-        size_t first = task_index * job->rows_per_task;                            \
-        (void)worker_index;                                                        \
-        job->host->kernels->name(job->args, first,                                 \
-                                 sl_min_u64(job->rows_per_task, job->rows - first)); \
+#define ROW_TASK(name)                                                                             \
+    static void name##_task(void *arg, size_t task_index, size_t worker_index)                     \
+    {                                                                                              \
+        const struct row_job *job = arg;                                                           \
+        size_t first = task_index * job->rows_per_task;                                            \
+        (void)worker_index;                                                                        \
+        job->host->kernels->name(job->args, first,                                                 \
+                                 sl_min_u64(job->rows_per_task, job->rows - first));               \
     }
 
 ROW_TASK(norm)
@@ -106,10 +105,10 @@ static void norm_backward_task(void *arg, size_t task_index, size_t worker_index
     const struct sl_norm_backward_args *args = job->args;
     size_t first = task_index * job->block_rows;
     (void)worker_index;
-    job->host->kernels->norm_backward(
-        &job->kernel, first, sl_min_u64(job->block_rows, args->rows - first),
-        args->dweight ? norm_partial(job, task_index, false) : NULL,
-        args->dbias ? norm_partial(job, task_index, true) : NULL);
+    job->host->kernels->norm_backward(&job->kernel, first,
+                                      sl_min_u64(job->block_rows, args->rows - first),
+                                      args->dweight ? norm_partial(job, task_index, false) : NULL,
+                                      args->dbias ? norm_partial(job, task_index, true) : NULL);
 }
 
 /* Adds the blocks' sums in order, and then the total to the gradient, for some columns. */
@@ -195,10 +194,10 @@ int host_matmul(struct sl_device *device, const struct sl_matmul_args *args)
     };
     if (args->rows > INT_MAX || job.kernel.x_stride > INT_MAX || job.kernel.y_stride > INT_MAX)
         return sl_error_set(&device->error, SL_DOMAIN_INPUT, -EINVAL,
-                            "matrix product [%zu, %zu] x [%zu]: a dimension is over %d",
-                            args->rows, args->inputs, args->outputs, INT_MAX);
-    if (args->rows == 0 || (args->kind == SL_MATMUL_BACKWARD_WEIGHT && !args->dweight &&
-                            !args->dbias))
+                            "matrix product [%zu, %zu] x [%zu]: a dimension is over %d", args->rows,
+                            args->inputs, args->outputs, INT_MAX);
+    if (args->rows == 0 ||
+        (args->kind == SL_MATMUL_BACKWARD_WEIGHT && !args->dweight && !args->dbias))
         return 0;
     sl_host_matmul_tiling(&job.kernel, &job.tiling);
     double flops = 2.0 * (double)args->rows * (double)args->inputs * (double)args->outputs;
@@ -261,8 +260,7 @@ static void attention_task(void *arg, size_t task_index, size_t worker_index)
 {
     const struct attention_job *job = arg;
     size_t pairs = job->batch_count * job->kernel.heads, pair = task_index % pairs;
-    job->host->kernels->attention(&job->kernel, pair / job->kernel.heads,
-                                  pair % job->kernel.heads,
+    job->host->kernels->attention(&job->kernel, pair / job->kernel.heads, pair % job->kernel.heads,
                                   job->block_count - 1 - task_index / pairs,
                                   host_scratch(job->host, worker_index));
 }
@@ -283,8 +281,7 @@ static void attention_backward_task(void *arg, size_t task_index, size_t worker_
                                            host_scratch(job->host, worker_index));
 }
 
-int host_attention_backward(struct sl_device *device,
-                            const struct sl_attention_backward_args *args)
+int host_attention_backward(struct sl_device *device, const struct sl_attention_backward_args *args)
 {
     struct attention_job job = attention_job(device, &args->forward);
     job.kernel.dout = args->dout;

@@ -23,8 +23,8 @@ static void finish_task(void *arg, size_t task_index, size_t worker_index)
 int host_gradient_finish(struct sl_device *device, const struct sl_gradient_finish_args *args)
 {
     struct finish_job job = {args};
-    host_run(host_of(device), sl_div_up(args->count, SL_GRADIENT_CHUNK),
-             (double)args->count * 0.3, finish_task, &job);
+    host_run(host_of(device), sl_div_up(args->count, SL_GRADIENT_CHUNK), (double)args->count * 0.3,
+             finish_task, &job);
     return 0;
 }
 

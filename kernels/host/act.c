@@ -3,7 +3,7 @@
 #include "kernels/host/variant.h"
 #include "kernels/host/vecmath.h"
 
-#define GELU_K 0x1.988454p-1f     /* sqrt(2 / pi) */
+#define GELU_K 0x1.988454p-1f /* sqrt(2 / pi) */
 #define GELU_CUBE 0.044715f
 #define SQRT_HALF 0x1.6a09e6p-1f
 #define NORMAL_PEAK 0x1.988454p-2f /* 1 / sqrt(2 pi) */
@@ -50,8 +50,8 @@ VECTOR void forward_row(enum sl_host_act_kind kind, bool gated, const float *in,
     }
 }
 
-VECTOR void backward_row(enum sl_host_act_kind kind, bool gated, const float *in,
-                         const float *dout, float *din, size_t width)
+VECTOR void backward_row(enum sl_host_act_kind kind, bool gated, const float *in, const float *dout,
+                         float *din, size_t width)
 {
     for (size_t i = 0; i < width; i += LANES) {
         size_t n = width - i < LANES ? width - i : LANES;
@@ -67,12 +67,12 @@ VECTOR void backward_row(enum sl_host_act_kind kind, bool gated, const float *in
 }
 
 /* One loop per kind, so that the choice is outside of it. */
-#define ROWS(kind_constant, call)                                  \
-    case kind_constant:                                            \
-        for (size_t row = first; row < first + count; row++) {     \
-            const float *in = a->in + row * in_width;              \
-            call;                                                  \
-        }                                                          \
+#define ROWS(kind_constant, call)                                                                  \
+    case kind_constant:                                                                            \
+        for (size_t row = first; row < first + count; row++) {                                     \
+            const float *in = a->in + row * in_width;                                              \
+            call;                                                                                  \
+        }                                                                                          \
         break
 
 void HOST(act)(const struct sl_host_act *a, size_t first, size_t count)

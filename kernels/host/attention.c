@@ -112,18 +112,30 @@ void HOST(attention)(const struct sl_host_attention *a, size_t batch, size_t hea
     size_t start = attention_block_start(a, batch, query, query_count);
     for (size_t key = start; key < end; key += KEYS) {
         size_t count = end - key < KEYS ? end - key : KEYS;
-        sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true, .m = query_count, .n = count,
-                                            .k = width, .alpha = a->scale, .a = q,
-                                            .a_stride = stride, .b = k + key * stride,
-                                            .b_stride = stride, .c = scratch, .c_stride = LD});
+        sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
+                                            .m = query_count,
+                                            .n = count,
+                                            .k = width,
+                                            .alpha = a->scale,
+                                            .a = q,
+                                            .a_stride = stride,
+                                            .b = k + key * stride,
+                                            .b_stride = stride,
+                                            .c = scratch,
+                                            .c_stride = LD});
         for (size_t row = 0; row < query_count; row++)
             row_softmax(a, &state, row, scratch + row * LD, count,
-                        attention_range(a, batch, query + row, key, count),
-                        out + row * out_stride);
-        sl_host_gemm(&(struct sl_host_gemm){.m = query_count, .n = width, .k = count, .alpha = 1,
-                                            .beta = key > start ? 1 : 0, .a = scratch,
-                                            .a_stride = LD, .b = v + key * stride,
-                                            .b_stride = stride, .c = out,
+                        attention_range(a, batch, query + row, key, count), out + row * out_stride);
+        sl_host_gemm(&(struct sl_host_gemm){.m = query_count,
+                                            .n = width,
+                                            .k = count,
+                                            .alpha = 1,
+                                            .beta = key > start ? 1 : 0,
+                                            .a = scratch,
+                                            .a_stride = LD,
+                                            .b = v + key * stride,
+                                            .b_stride = stride,
+                                            .c = out,
                                             .c_stride = out_stride});
     }
     float *lse = a->lse + (batch * a->heads + head) * length + query;

@@ -38,9 +38,8 @@ struct attention_range {
     size_t low, high;
 };
 
-static inline struct attention_range attention_range(const struct sl_host_attention *a,
-                                                     size_t batch, size_t i, size_t key,
-                                                     size_t count)
+static inline struct attention_range
+attention_range(const struct sl_host_attention *a, size_t batch, size_t i, size_t key, size_t count)
 {
     size_t start = attention_start(a, batch, i);
     struct attention_range r = {start > key ? start - key : 0, i + 1 > key ? i + 1 - key : 0};

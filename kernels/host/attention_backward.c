@@ -69,14 +69,28 @@ static void block_scores(const struct sl_host_attention *a, const struct block *
                          size_t count, float *p, float *ds)
 {
     size_t width = a->head_size;
-    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true, .m = b->query_count, .n = count,
-                                        .k = width, .alpha = a->scale, .a = b->q,
-                                        .a_stride = b->stride, .b = b->k + key * b->stride,
-                                        .b_stride = b->stride, .c = p, .c_stride = LD});
-    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true, .m = b->query_count, .n = count,
-                                        .k = width, .alpha = 1, .a = b->dout,
-                                        .a_stride = b->out_stride, .b = b->v + key * b->stride,
-                                        .b_stride = b->stride, .c = ds, .c_stride = LD});
+    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
+                                        .m = b->query_count,
+                                        .n = count,
+                                        .k = width,
+                                        .alpha = a->scale,
+                                        .a = b->q,
+                                        .a_stride = b->stride,
+                                        .b = b->k + key * b->stride,
+                                        .b_stride = b->stride,
+                                        .c = p,
+                                        .c_stride = LD});
+    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
+                                        .m = b->query_count,
+                                        .n = count,
+                                        .k = width,
+                                        .alpha = 1,
+                                        .a = b->dout,
+                                        .a_stride = b->out_stride,
+                                        .b = b->v + key * b->stride,
+                                        .b_stride = b->stride,
+                                        .c = ds,
+                                        .c_stride = LD});
     for (size_t row = 0; row < b->query_count; row++) {
         struct attention_range r = attention_range(a, b->batch, b->query + row, key, count);
         clear_outside(p + row * LD, count, r);
@@ -86,8 +100,7 @@ static void block_scores(const struct sl_host_attention *a, const struct block *
     }
 }
 
-static void block_backward(const struct sl_host_attention *a, const struct block *b,
-                           float *scratch)
+static void block_backward(const struct sl_host_attention *a, const struct block *b, float *scratch)
 {
     float *p = scratch, *ds = scratch + QUERIES * LD;
     size_t end = b->query + b->query_count, width = a->head_size;
@@ -95,20 +108,40 @@ static void block_backward(const struct sl_host_attention *a, const struct block
     for (size_t key = start; key < end; key += KEYS) {
         size_t count = end - key < KEYS ? end - key : KEYS;
         block_scores(a, b, key, count, p, ds);
-        sl_host_gemm(&(struct sl_host_gemm){.a_transposed = true, .m = count, .n = width,
-                                            .k = b->query_count, .alpha = 1, .beta = 1, .a = p,
-                                            .a_stride = LD, .b = b->dout,
+        sl_host_gemm(&(struct sl_host_gemm){.a_transposed = true,
+                                            .m = count,
+                                            .n = width,
+                                            .k = b->query_count,
+                                            .alpha = 1,
+                                            .beta = 1,
+                                            .a = p,
+                                            .a_stride = LD,
+                                            .b = b->dout,
                                             .b_stride = b->out_stride,
-                                            .c = b->dv + key * b->stride, .c_stride = b->stride});
-        sl_host_gemm(&(struct sl_host_gemm){.m = b->query_count, .n = width, .k = count,
-                                            .alpha = a->scale, .beta = key > start ? 1 : 0,
-                                            .a = ds, .a_stride = LD, .b = b->k + key * b->stride,
-                                            .b_stride = b->stride, .c = b->dq,
+                                            .c = b->dv + key * b->stride,
                                             .c_stride = b->stride});
-        sl_host_gemm(&(struct sl_host_gemm){.a_transposed = true, .m = count, .n = width,
-                                            .k = b->query_count, .alpha = a->scale, .beta = 1,
-                                            .a = ds, .a_stride = LD, .b = b->q,
-                                            .b_stride = b->stride, .c = b->dk + key * b->stride,
+        sl_host_gemm(&(struct sl_host_gemm){.m = b->query_count,
+                                            .n = width,
+                                            .k = count,
+                                            .alpha = a->scale,
+                                            .beta = key > start ? 1 : 0,
+                                            .a = ds,
+                                            .a_stride = LD,
+                                            .b = b->k + key * b->stride,
+                                            .b_stride = b->stride,
+                                            .c = b->dq,
+                                            .c_stride = b->stride});
+        sl_host_gemm(&(struct sl_host_gemm){.a_transposed = true,
+                                            .m = count,
+                                            .n = width,
+                                            .k = b->query_count,
+                                            .alpha = a->scale,
+                                            .beta = 1,
+                                            .a = ds,
+                                            .a_stride = LD,
+                                            .b = b->q,
+                                            .b_stride = b->stride,
+                                            .c = b->dk + key * b->stride,
                                             .c_stride = b->stride});
     }
 }
@@ -138,8 +171,8 @@ static void head_backward(const struct sl_host_attention *a, size_t batch, size_
                           .lse = a->lse + (batch * a->heads + head) * length + query,
                           .delta = delta + query};
         for (size_t row = 0; row < b.query_count; row++)
-            delta[query + row] = row_dot(b.dout + row * out_stride,
-                                         a->out + out_at + row * out_stride, width);
+            delta[query + row] =
+                row_dot(b.dout + row * out_stride, a->out + out_at + row * out_stride, width);
         block_backward(a, &b, scratch);
     }
 }
@@ -148,8 +181,7 @@ void HOST(attention_backward)(const struct sl_host_attention *a, size_t batch, s
                               float *scratch)
 {
     size_t stride = attention_row(a), group = a->heads / a->kv_heads;
-    float *dk = a->dqkv + batch * a->sequence_length * stride +
-                (a->heads + kv_head) * a->head_size;
+    float *dk = a->dqkv + batch * a->sequence_length * stride + (a->heads + kv_head) * a->head_size;
     for (size_t row = 0; row < a->sequence_length; row++) {
         memset(dk + row * stride, 0, a->head_size * sizeof(float));
         memset(dk + row * stride + a->kv_heads * a->head_size, 0, a->head_size * sizeof(float));

@@ -101,8 +101,7 @@ static void backward_row(const struct sl_host_cross_entropy *a, size_t row)
     }
 }
 
-void HOST(cross_entropy_backward)(const struct sl_host_cross_entropy *a, size_t first,
-                                  size_t count)
+void HOST(cross_entropy_backward)(const struct sl_host_cross_entropy *a, size_t first, size_t count)
 {
     for (size_t row = first; row < first + count; row++) {
         float *logits = a->logits + row * a->width;

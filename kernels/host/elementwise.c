@@ -43,8 +43,8 @@ void HOST(column_sum)(float *sum, const float *x, size_t rows, size_t stride, si
     }
 }
 
-VECTOR void widen_rows(float *out, const void *data, enum sl_dtype dtype, size_t first,
-                       size_t rows, size_t stride, size_t width)
+VECTOR void widen_rows(float *out, const void *data, enum sl_dtype dtype, size_t first, size_t rows,
+                       size_t stride, size_t width)
 {
     for (size_t row = 0; row < rows; row++, out += width, first += stride) {
         size_t i = 0;
@@ -55,8 +55,8 @@ VECTOR void widen_rows(float *out, const void *data, enum sl_dtype dtype, size_t
     }
 }
 
-void HOST(widen)(float *out, struct sl_host_weight weight, size_t first, size_t rows,
-                 size_t stride, size_t width)
+void HOST(widen)(float *out, struct sl_host_weight weight, size_t first, size_t rows, size_t stride,
+                 size_t width)
 {
     if (weight.dtype == SL_BF16)
         widen_rows(out, weight.data, SL_BF16, first, rows, stride, width);

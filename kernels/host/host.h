@@ -56,7 +56,7 @@ struct sl_host_rope {
 #define SL_HOST_ATTENTION_KEYS 512u
 #define SL_HOST_ATTENTION_LD (SL_HOST_ATTENTION_KEYS + 16u) /* rows of scores: no power of two */
 /* scores and their derivative */
-#define SL_HOST_ATTENTION_SCRATCH_BYTES \
+#define SL_HOST_ATTENTION_SCRATCH_BYTES                                                            \
     (2u * SL_HOST_ATTENTION_QUERIES * SL_HOST_ATTENTION_LD * sizeof(float))
 
 struct sl_host_attention {

@@ -25,7 +25,7 @@
 #define TILE_FLOPS_MIN 1.5e7 /* 0.1 to 0.15 ms of one core */
 #define TILE_ALIGN 16u       /* no tile splits a vector */
 
-_Static_assert(TILE_N * TILE_K * sizeof(float) <= SL_HOST_MATMUL_SCRATCH_BYTES, "scratch");
+_Static_assert(TILE_N *TILE_K * sizeof(float) <= SL_HOST_MATMUL_SCRATCH_BYTES, "scratch");
 
 static size_t div_up(size_t a, size_t b)
 {
@@ -45,9 +45,7 @@ void sl_host_matmul_tiling(const struct sl_host_matmul *a, struct sl_host_tiling
     bool weight_gradient = a->kind == SL_HOST_MATMUL_BACKWARD_WEIGHT;
     t->m = weight_gradient ? a->outputs : a->rows;
     t->n = a->kind == SL_HOST_MATMUL_FORWARD ? a->outputs : a->inputs;
-    t->k = a->kind == SL_HOST_MATMUL_FORWARD ? a->inputs
-           : weight_gradient                 ? a->rows
-                                             : a->outputs;
+    t->k = a->kind == SL_HOST_MATMUL_FORWARD ? a->inputs : weight_gradient ? a->rows : a->outputs;
     size_t m_max = TILE_M, n_max = TILE_N;
     while (m_max > TILE_MIN || n_max > TILE_MIN) {
         t->m_tile = even_tile(t->m, m_max);

@@ -64,8 +64,8 @@ VECTOR vf load_scale(const struct sl_host_norm *a, size_t i, size_t n)
     return a->kind == SL_HOST_NORM_RMS_PLUS_ONE ? vadd(w, vset(1.0f)) : w;
 }
 
-VECTOR void norm_piece(const struct sl_host_norm *a, const float *x, float *out,
-                       struct row_stats s, size_t i, size_t n)
+VECTOR void norm_piece(const struct sl_host_norm *a, const float *x, float *out, struct row_stats s,
+                       size_t i, size_t n)
 {
     vf v = n == LANES ? vload(x + i) : vload_n(x + i, n);
     vf xhat = vmul(vsub(v, vset(s.mean)), vset(s.rstd));

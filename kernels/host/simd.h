@@ -3,9 +3,9 @@
  *
  * Every host kernel computes in lanes of 16: one AVX-512 register, two AVX2 registers, or four
  * 128-bit ones. The lane count is part of the result (it fixes the order of sums), so it is the
- * same everywhere, and with explicit fma and IEEE operations all variants give equal bits. Rejected:
- * compiler auto-vectorisation (reorders nothing without -ffast-math, so reductions stay scalar) and
- * one 64-byte GCC vector type (spilled to memory where registers are narrower).
+ * same everywhere, and with explicit fma and IEEE operations all variants give equal bits.
+ * Rejected: compiler auto-vectorisation (reorders nothing without -ffast-math, so reductions stay
+ * scalar) and one 64-byte GCC vector type (spilled to memory where registers are narrower).
  */
 #ifndef SLUICE_KERNELS_HOST_SIMD_H
 #define SLUICE_KERNELS_HOST_SIMD_H
@@ -209,8 +209,8 @@ VECTOR vf vcopysign(vf magnitude, vf sign)
 {
     vf r;
     EACH(i)
-    r.p[i] = (fpart)(((ipart)magnitude.p[i] & 0x7fffffff) |
-                     ((ipart)sign.p[i] & (int32_t)0x80000000));
+    r.p[i] =
+        (fpart)(((ipart)magnitude.p[i] & 0x7fffffff) | ((ipart)sign.p[i] & (int32_t)0x80000000));
     return r;
 }
 
@@ -245,9 +245,8 @@ VECTOR vf vload_weight(const void *data, enum sl_dtype dtype, size_t first, size
     memcpy(half, (const uint16_t *)data + first, n * 2);
 #if defined(__AVX512F__)
     __m256i raw = _mm256_loadu_si256((const __m256i *)half);
-    vf r = {{dtype == SL_BF16
-                 ? (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16)
-                 : _mm512_cvtph_ps(raw)}};
+    vf r = {{dtype == SL_BF16 ? (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16)
+                              : _mm512_cvtph_ps(raw)}};
     return r;
 #else
     float lanes[16];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* exp, tanh, erf and their relatives on 16 lanes.
  *
- * Written out as one sequence of IEEE operations and explicit fma, so that all instruction sets give
- * equal bits; libm's scalar functions would cost more than the matrix products of attention.
+ * Written out as one sequence of IEEE operations and explicit fma, so that all instruction sets
+ * give equal bits; libm's scalar functions would cost more than the matrix products of attention.
  * Accuracy (tests/kernels/test_host_math.c): exp, tanh, sigmoid within 4 ulp, erf within 4e-7.
  * Method: exp by reduction to |r| <= ln(2)/2 and a Taylor polynomial of degree 7 (truncation
  * 5e-9 relative, below half an ulp); the power of two is applied in two factors so that subnormal
@@ -17,7 +17,7 @@
 #define ROUND_MAGIC 12582912.0f
 
 struct exp_parts {
-    vf fraction; /* e^r - 1 */
+    vf fraction;  /* e^r - 1 */
     vf low, high; /* 2^n = low * high */
 };
 
