@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/size.h"
+
 const char *sl_lane_name(enum sl_lane lane)
 {
     static const char *const names[SL_LANE_COUNT] = {"compute",   "h2d",        "d2h", "cpu",
@@ -107,7 +109,7 @@ uint32_t sl_plan_slot(struct sl_plan *plan, enum sl_tier tier, enum sl_state sta
     struct sl_slot slot = {
         .tier = tier,
         .state = state,
-        .bytes = bytes,
+        .bytes = sl_align_up(bytes, SL_PLAN_ALIGNMENT),
         .parent = SL_PLAN_NONE,
         .persistent = persistent,
         .segment = SL_PLAN_NONE,

@@ -155,7 +155,8 @@ const char *sl_op_kind_name(enum sl_op_kind kind);
 void sl_plan_init(struct sl_plan *plan, bool unified);
 void sl_plan_finish(struct sl_plan *plan);
 
-/* Building never fails: memory failure is remembered and reported by sl_plan_seal. */
+/* Building never fails: memory failure is remembered and reported by sl_plan_seal. A slot's bytes are
+ * rounded up to SL_PLAN_ALIGNMENT, so that it can move to NVMe and back as it is. */
 uint32_t sl_plan_slot(struct sl_plan *plan, enum sl_tier tier, enum sl_state state, uint64_t bytes,
                       bool persistent, const char *name_format, ...)
     __attribute__((format(printf, 6, 7)));

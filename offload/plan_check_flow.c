@@ -9,7 +9,8 @@
  * Results   What is written into a transient slot of weights, gradients, optimizer state or staging
  *           must be read before it is overwritten or dies, or an operation is missing (a write-back
  *           left out leaves everything else in order). Workspace may be scratch.
- * Gradients A consume_once atom is *pending* from a write to the one UPDATE that reads it. Writing
+ * Gradients A consume_once atom is *pending* from a write to the one UPDATE that reads it, or the
+ *           one fetch or download that takes it there. Writing
  *           over a pending one loses a gradient, unless the writer reads it too (accumulation);
  *           reading one that is not pending applies it twice. Which atoms are pending at a start of
  *           a segment depends on what ran before, so every sequence is followed: a state is (last
@@ -151,13 +152,19 @@ static bool op_reads_atoms_of(const struct check *check, const struct sl_op *op,
     return false;
 }
 
+/* An update uses a gradient where it lies, or a fetch or download takes it to its update. */
+static bool takes_gradient(const struct sl_op *op)
+{
+    return op->kind == SL_OP_UPDATE || op->kind == SL_OP_FETCH || op->kind == SL_OP_DOWNLOAD;
+}
+
 static int gradient_access(const struct check *check, uint32_t i, struct sl_access access,
                            uint8_t *pending)
 {
     const struct sl_plan *plan = check->plan;
     const struct sl_op *op = &plan->ops[i];
     const struct check_slot *slot = &check->slots[access.slot];
-    if (!plan->slots[slot->root].consume_once || (!access.write && op->kind != SL_OP_UPDATE))
+    if (!plan->slots[slot->root].consume_once || (!access.write && !takes_gradient(op)))
         return 0;
     bool adds = access.write && op_reads_atoms_of(check, op, access.slot);
     for (uint32_t n = slot->atom_first; n < slot->atom_end; n++) {

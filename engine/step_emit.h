@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Private to the step plan: emits the operations of one segment. */
+#ifndef SLUICE_ENGINE_STEP_EMIT_H
+#define SLUICE_ENGINE_STEP_EMIT_H
+
+#include "engine/step_plan.h"
+
+struct sl_segment_kind {
+    const char *name;
+    bool update, forward, backward;
+};
+
+/* Where one segment's emission stands: which slot holds what at this point of program order. */
+struct sl_emit {
+    struct sl_step_plan *sp;
+    struct sl_plan *plan;
+    const struct sl_step_options *o;
+    struct sl_segment_kind kind;
+    size_t rows;
+    uint64_t x_bytes; /* one micro-batch of activations at a layer boundary */
+    size_t args_capacity;
+    /* Uses: pieces in the order in which their weights are needed. */
+    uint32_t *uses, use_count, use_capacity, use_next, use_ready;
+    bool *updates;       /* per use: run the pending update first */
+    uint32_t *use_slots; /* per use: device slot with the weights, once ready */
+    /* Updates run ahead in sub-group order. */
+    uint32_t groups_fetched; /* sub-groups whose inputs have been asked for */
+    struct sl_emit_group {
+        uint32_t state, gradient;
+    } * groups;
+    uint32_t *piece_weights; /* per piece: where its new weights are written */
+    /* Activations per (boundary, micro-batch): boundary * micro_batches + micro_batch. */
+    struct sl_emit_boundary {
+        enum sl_tier tier;
+        uint32_t work, home; /* on the device now; where kept */
+    } * x;
+    uint32_t *dx;     /* per micro-batch */
+    uint32_t *saved;  /* per (layer, micro-batch), without recomputation */
+    uint32_t *sums;   /* per piece: transient sums, alive from first use to GRADIENT */
+    uint32_t *h, *dh; /* per micro-batch: normed output and its gradient, tiled head */
+};
+
+/* Emit the operations of one segment. Errors: -ENOMEM. */
+int sl_step_emit(struct sl_step_plan *sp, const struct sl_segment_kind *kind);
+
+/* step_emit.c, for the other files: an operation with its arguments. */
+struct sl_step_args *sl_emit_op(struct sl_emit *e, struct sl_op_desc desc);
+uint32_t sl_emit_transient(struct sl_emit *e, enum sl_tier tier, enum sl_state state,
+                           uint64_t bytes, const char *name, uint32_t index);
+/* A copy between memories or a transfer between memory and NVMe: bytes of `from` to `to`. */
+void sl_emit_move(struct sl_emit *e, enum sl_op_kind kind, uint32_t from, uint32_t to, int unit,
+                  int piece, int micro_batch);
+/* step_emit_update.c: the pending update of a piece, then its weights where the next use wants
+ * them; returns the device slot. */
+void sl_emit_update(struct sl_emit *e, uint32_t piece);
+/* The device slot with a piece's weights: at home, or fetched and uploaded. */
+uint32_t sl_emit_weights(struct sl_emit *e, uint32_t piece);
+/* step_emit_pass.c: forward and backward of micro-batches [first, first + count). */
+void sl_emit_pass(struct sl_emit *e, size_t first, size_t count);
+/* Rounding of a piece's sums and the way of its gradient to its tier. */
+void sl_emit_gradient(struct sl_emit *e, uint32_t piece);
+/* The sums slot of a piece; *fresh where this use is the first and must zero it. */
+uint32_t sl_emit_sums(struct sl_emit *e, uint32_t piece, bool *fresh);
+/* Next use: makes the uses ahead ready and returns the device slot of this one. */
+uint32_t sl_emit_use(struct sl_emit *e, uint32_t piece);
+void sl_emit_add_use(struct sl_emit *e, uint32_t piece, bool update);
+
+#endif

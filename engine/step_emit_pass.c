@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Forward and backward of a group of micro-batches.
+ *
+ * With all micro-batches in one group the order is layer-major: a piece's weights are fetched once
+ * per pass, its sum lives from its first to its last micro-batch and leaves once. With several
+ * groups the sums are persistent. The order of additions is the same: micro-batches ascending; the
+ * head's share of a tied table first, which is why embedding gradients wait for the last group.
+ */
+#include "base/size.h"
+#include "engine/step_emit.h"
+#include "engine/step_layout.h"
+#include "engine/transformer.h"
+
+static struct sl_emit_boundary *boundary(struct sl_emit *e, uint32_t layer, size_t micro_batch)
+{
+    return &e->x[layer * e->o->micro_batches + micro_batch];
+}
+
+static uint32_t new_x(struct sl_emit *e, uint32_t layer, size_t micro_batch)
+{
+    struct sl_emit_boundary *x = boundary(e, layer, micro_batch);
+    x->work = sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_ACTIVATIONS, e->x_bytes, "x", layer);
+    return x->work;
+}
+
+/* Send a boundary to its tier, where that is not the device. */
+static void park(struct sl_emit *e, uint32_t layer, size_t micro_batch)
+{
+    struct sl_emit_boundary *x = boundary(e, layer, micro_batch);
+    bool stays = x->tier == SL_TIER_DEVICE || (e->o->unified && x->tier == SL_TIER_HOST);
+    if (stays || !e->kind.backward)
+        return;
+    uint32_t from = x->work;
+    int mb = (int)micro_batch;
+    if (!e->o->unified) {
+        uint32_t host =
+            sl_emit_transient(e, SL_TIER_HOST, SL_STATE_ACTIVATIONS, e->x_bytes, "kept x", layer);
+        sl_emit_move(e, SL_OP_DOWNLOAD, from, host, (int)layer, -1, mb);
+        from = x->home = host;
+    }
+    if (x->tier == SL_TIER_NVME) {
+        x->home = sl_emit_transient(e, SL_TIER_NVME, SL_STATE_ACTIVATIONS,
+                                    sl_align_up(e->x_bytes, SL_PLAN_ALIGNMENT), "kept x", layer);
+        sl_emit_move(e, SL_OP_EVICT, from, x->home, (int)layer, -1, mb);
+    }
+    x->work = SL_PLAN_NONE;
+}
+
+static void unpark(struct sl_emit *e, uint32_t layer, size_t micro_batch)
+{
+    struct sl_emit_boundary *x = boundary(e, layer, micro_batch);
+    if (x->work != SL_PLAN_NONE)
+        return;
+    uint32_t from = x->home;
+    int mb = (int)micro_batch;
+    if (x->tier == SL_TIER_NVME) {
+        uint32_t host =
+            sl_emit_transient(e, SL_TIER_HOST, SL_STATE_ACTIVATIONS, e->x_bytes, "back x", layer);
+        sl_emit_move(e, SL_OP_FETCH, from, host, (int)layer, -1, mb);
+        from = host;
+    }
+    if (!e->o->unified) {
+        x->work =
+            sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_ACTIVATIONS, e->x_bytes, "back x", layer);
+        sl_emit_move(e, SL_OP_UPLOAD, from, x->work, (int)layer, -1, mb);
+    } else {
+        x->work = from;
+    }
+}
+
+static struct sl_op_desc compute(enum sl_op_kind kind, const struct sl_piece *piece, uint32_t p,
+                                 size_t micro_batch, uint64_t bytes, double flops)
+{
+    return (struct sl_op_desc){.kind = kind,
+                               .lane = SL_LANE_COMPUTE,
+                               .unit = (int)piece->unit,
+                               .piece = (int)p,
+                               .micro_batch = (int)micro_batch,
+                               .part = -1,
+                               .bytes = bytes,
+                               .flops = flops};
+}
+
+static void read_rope(struct sl_emit *e)
+{
+    for (int table = 0; table < 2; table++)
+        for (int k = 0; k < 2; k++)
+            sl_plan_reads(e->plan, e->sp->rope[table][k]);
+}
+
+static void embed(struct sl_emit *e, size_t first, size_t count)
+{
+    struct sl_step_plan *sp = e->sp;
+    for (uint32_t p = 0; p < sp->first_layer_piece; p++) {
+        uint32_t weights = sl_emit_use(e, p);
+        for (size_t i = first; i < first + count; i++) {
+            uint32_t x = p == 0 ? new_x(e, 0, i) : boundary(e, 0, i)->work;
+            struct sl_step_args *args =
+                sl_emit_op(e, compute(SL_OP_EMBED, &sp->pieces[p], p, i, 2 * e->x_bytes, 0));
+            args->weights = weights;
+            args->out = x;
+            sl_plan_reads(e->plan, weights);
+            sl_plan_reads(e->plan, sp->inputs_device[i]);
+            if (p > 0)
+                sl_plan_reads(e->plan, x);
+            sl_plan_writes(e->plan, x);
+        }
+    }
+}
+
+static uint32_t saved_slot(struct sl_emit *e, uint32_t layer)
+{
+    const struct sl_step_options *o = e->o;
+    return sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE,
+                             sl_layer_saved_bytes(o->model, o->activation, o->batch, o->sequence),
+                             "saved", layer);
+}
+
+static uint32_t scratch_slot(struct sl_emit *e, uint32_t layer)
+{
+    const struct sl_step_options *o = e->o;
+    return sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE,
+                             sl_layer_scratch_bytes(o->model, o->activation, o->batch, o->sequence),
+                             "scratch", layer);
+}
+
+static void forward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count)
+{
+    struct sl_step_plan *sp = e->sp;
+    uint32_t p = sp->first_layer_piece + layer;
+    uint32_t weights = sl_emit_use(e, p);
+    double flops = sl_layer_flops(e->o->model, e->o->batch, e->o->sequence);
+    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[p]) + 4 * e->x_bytes;
+    for (size_t i = first; i < first + count; i++) {
+        uint32_t x = boundary(e, layer, i)->work;
+        uint32_t out = new_x(e, layer + 1, i);
+        uint32_t saved = saved_slot(e, layer), scratch = scratch_slot(e, layer);
+        struct sl_step_args *args =
+            sl_emit_op(e, compute(SL_OP_FORWARD, &sp->pieces[p], p, i, bytes, flops));
+        args->weights = weights;
+        args->x = x;
+        args->out = out;
+        args->saved = saved;
+        args->scratch = scratch;
+        sl_plan_reads(e->plan, weights);
+        sl_plan_reads(e->plan, x);
+        sl_plan_reads(e->plan, sp->inputs_device[i]);
+        read_rope(e);
+        sl_plan_writes(e->plan, out);
+        sl_plan_writes(e->plan, saved);
+        sl_plan_writes(e->plan, scratch);
+        if (e->kind.backward && !e->o->recompute)
+            e->saved[layer * e->o->micro_batches + i] = saved;
+        park(e, layer, i);
+    }
+}
+
+static void backward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count)
+{
+    struct sl_step_plan *sp = e->sp;
+    uint32_t p = sp->first_layer_piece + layer;
+    uint32_t weights = sl_emit_use(e, p);
+    for (size_t i = first; i < first + count; i++)
+        unpark(e, layer, i);
+    for (size_t i = first; i < first + count && layer > 0; i++)
+        unpark(e, layer - 1, i); /* one layer ahead */
+    double flops = sl_layer_flops(e->o->model, e->o->batch, e->o->sequence);
+    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[p]) + 8 * e->x_bytes;
+    for (size_t i = first; i < first + count; i++) {
+        bool fresh;
+        uint32_t sums = sl_emit_sums(e, p, &fresh);
+        uint32_t saved = e->saved[layer * e->o->micro_batches + i];
+        bool kept = saved != SL_PLAN_NONE;
+        if (!kept)
+            saved = saved_slot(e, layer);
+        uint32_t scratch = scratch_slot(e, layer);
+        uint32_t x = boundary(e, layer, i)->work;
+        struct sl_step_args *args = sl_emit_op(
+            e, compute(SL_OP_BACKWARD, &sp->pieces[p], p, i, bytes, kept ? 2 * flops : 3 * flops));
+        args->weights = weights;
+        args->x = x;
+        args->dx = e->dx[i];
+        args->saved = saved;
+        args->scratch = scratch;
+        args->sums = sums;
+        args->first = fresh;
+        args->recompute = !kept;
+        sl_plan_reads(e->plan, weights);
+        sl_plan_reads(e->plan, x);
+        sl_plan_reads(e->plan, e->dx[i]);
+        sl_plan_reads(e->plan, sp->inputs_device[i]);
+        read_rope(e);
+        if (kept)
+            sl_plan_reads(e->plan, saved);
+        if (!fresh)
+            sl_plan_reads(e->plan, sums);
+        sl_plan_writes(e->plan, sums);
+        sl_plan_writes(e->plan, e->dx[i]);
+        sl_plan_writes(e->plan, saved);
+        sl_plan_writes(e->plan, scratch);
+    }
+    if (first + count == e->o->micro_batches)
+        sl_emit_gradient(e, p);
+}
+
+static double head_flops(const struct sl_emit *e, const struct sl_piece *piece)
+{
+    return 2.0 * (double)e->rows * (double)piece->row_count * e->o->model->hidden;
+}
+
+static uint32_t logits_slot(struct sl_emit *e, const struct sl_piece *tile)
+{
+    return sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE,
+                             sl_head_logits_bytes(e->rows, tile->row_count), "logits", tile->index);
+}
+
+static uint32_t new_dx(struct sl_emit *e, size_t micro_batch)
+{
+    e->dx[micro_batch] = sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, e->x_bytes, "dx",
+                                           (uint32_t)micro_batch);
+    return e->dx[micro_batch];
+}
+
+/* The whole vocabulary in one tile: norm, logits, loss and backward in one operation. */
+static void head_whole(struct sl_emit *e, size_t first, size_t count)
+{
+    struct sl_step_plan *sp = e->sp;
+    uint32_t tile = sp->head_first;
+    uint32_t norm_weights = sl_emit_use(e, sp->norm_piece);
+    uint32_t weights = sl_emit_use(e, tile);
+    double flops = head_flops(e, &sp->pieces[tile]) * (e->kind.backward ? 3 : 1);
+    for (size_t i = first; i < first + count; i++) {
+        bool fresh = false, norm_fresh = false;
+        uint32_t x = boundary(e, e->o->model->layers, i)->work;
+        uint32_t h =
+            sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, e->x_bytes, "h", (uint32_t)i);
+        uint32_t logits = logits_slot(e, &sp->pieces[tile]);
+        uint32_t dx = SL_PLAN_NONE, sums = SL_PLAN_NONE, norm_sums = SL_PLAN_NONE;
+        if (e->kind.backward) {
+            dx = new_dx(e, i);
+            sums = sl_emit_sums(e, tile, &fresh);
+            norm_sums = sl_emit_sums(e, sp->norm_piece, &norm_fresh);
+        }
+        struct sl_step_args *args =
+            sl_emit_op(e, compute(e->kind.backward ? SL_OP_HEAD : SL_OP_LOSS, &sp->pieces[tile],
+                                  tile, i, sl_piece_weight_bytes(sp, &sp->pieces[tile]), flops));
+        args->weights = weights;
+        args->norm_weights = norm_weights;
+        args->x = x;
+        args->h = h;
+        args->logits = logits;
+        args->dx = dx;
+        args->sums = sums;
+        args->norm_sums = norm_sums;
+        args->first = fresh || norm_fresh;
+        sl_plan_reads(e->plan, weights);
+        sl_plan_reads(e->plan, norm_weights);
+        sl_plan_reads(e->plan, x);
+        sl_plan_reads(e->plan, sp->inputs_device[i]);
+        sl_plan_reads(e->plan, fresh ? SL_PLAN_NONE : sums);
+        sl_plan_reads(e->plan, norm_fresh ? SL_PLAN_NONE : norm_sums);
+        sl_plan_writes(e->plan, h);
+        sl_plan_writes(e->plan, logits);
+        sl_plan_writes(e->plan, sp->stats[i]);
+        sl_plan_writes(e->plan, dx);
+        sl_plan_writes(e->plan, sums);
+        sl_plan_writes(e->plan, norm_sums);
+    }
+}
+
+static void head_norm(struct sl_emit *e, size_t i, uint32_t norm_weights)
+{
+    struct sl_step_plan *sp = e->sp;
+    uint32_t x = boundary(e, e->o->model->layers, i)->work;
+    e->h[i] =
+        sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, e->x_bytes, "h", (uint32_t)i);
+    struct sl_step_args *args = sl_emit_op(e, compute(SL_OP_HEAD_NORM, &sp->pieces[sp->norm_piece],
+                                                      sp->norm_piece, i, 2 * e->x_bytes, 0));
+    args->norm_weights = norm_weights;
+    args->x = x;
+    args->h = e->h[i];
+    sl_plan_reads(e->plan, norm_weights);
+    sl_plan_reads(e->plan, x);
+    sl_plan_writes(e->plan, e->h[i]);
+}
+
+static void head_stats(struct sl_emit *e, uint32_t tile, uint32_t weights, size_t i)
+{
+    struct sl_step_plan *sp = e->sp;
+    uint32_t logits = logits_slot(e, &sp->pieces[tile]);
+    struct sl_step_args *args = sl_emit_op(e, compute(SL_OP_HEAD_STATS, &sp->pieces[tile], tile, i,
+                                                      sl_piece_weight_bytes(sp, &sp->pieces[tile]),
+                                                      head_flops(e, &sp->pieces[tile])));
+    args->weights = weights;
+    args->h = e->h[i];
+    args->logits = logits;
+    sl_plan_reads(e->plan, weights);
+    sl_plan_reads(e->plan, e->h[i]);
+    sl_plan_reads(e->plan, sp->inputs_device[i]);
+    sl_plan_reads(e->plan, tile > sp->head_first ? sp->stats[i] : SL_PLAN_NONE);
+    sl_plan_writes(e->plan, logits);
+    sl_plan_writes(e->plan, sp->stats[i]);
+}
+
+static void head_tile_backward(struct sl_emit *e, uint32_t tile, uint32_t weights, size_t i)
+{
+    struct sl_step_plan *sp = e->sp;
+    bool first_tile = tile == sp->head_first, fresh;
+    uint32_t sums = sl_emit_sums(e, tile, &fresh);
+    uint32_t logits = logits_slot(e, &sp->pieces[tile]);
+    uint32_t dx = first_tile ? new_dx(e, i) : e->dx[i];
+    struct sl_step_args *args =
+        sl_emit_op(e, compute(SL_OP_HEAD_BACKWARD, &sp->pieces[tile], tile, i,
+                              sl_piece_weight_bytes(sp, &sp->pieces[tile]),
+                              3 * head_flops(e, &sp->pieces[tile])));
+    args->weights = weights;
+    args->h = e->h[i];
+    args->dx = dx;
+    args->logits = logits;
+    args->sums = sums;
+    args->first = fresh;
+    sl_plan_reads(e->plan, weights);
+    sl_plan_reads(e->plan, e->h[i]);
+    sl_plan_reads(e->plan, sp->inputs_device[i]);
+    sl_plan_reads(e->plan, sp->stats[i]);
+    sl_plan_reads(e->plan, first_tile ? SL_PLAN_NONE : dx);
+    sl_plan_reads(e->plan, fresh ? SL_PLAN_NONE : sums);
+    sl_plan_writes(e->plan, logits);
+    sl_plan_writes(e->plan, dx);
+    sl_plan_writes(e->plan, sums);
+}
+
+static void head_norm_backward(struct sl_emit *e, size_t i, uint32_t norm_weights)
+{
+    struct sl_step_plan *sp = e->sp;
+    bool fresh;
+    uint32_t sums = sl_emit_sums(e, sp->norm_piece, &fresh);
+    uint32_t x = boundary(e, e->o->model->layers, i)->work;
+    struct sl_step_args *args =
+        sl_emit_op(e, compute(SL_OP_HEAD_NORM_BACKWARD, &sp->pieces[sp->norm_piece], sp->norm_piece,
+                              i, 3 * e->x_bytes, 0));
+    args->norm_weights = norm_weights;
+    args->x = x;
+    args->dx = e->dx[i];
+    args->norm_sums = sums;
+    args->first = fresh;
+    sl_plan_reads(e->plan, norm_weights);
+    sl_plan_reads(e->plan, x);
+    sl_plan_reads(e->plan, e->dx[i]);
+    sl_plan_reads(e->plan, fresh ? SL_PLAN_NONE : sums);
+    sl_plan_writes(e->plan, e->dx[i]);
+    sl_plan_writes(e->plan, sums);
+}
+
+/* The sums of a tied tile wait for the embedding's share. On NVMe, where the gradient lives there.
+ */
+static bool sums_leave(const struct sl_emit *e, uint32_t p)
+{
+    return e->sp->pieces[p].gradient_tier == SL_TIER_NVME &&
+           e->sp->pieces[p].sums == SL_PLAN_NONE && e->sp->head_count > 1 && e->o->unified;
+}
+
+static void park_sums(struct sl_emit *e, uint32_t p)
+{
+    if (e->sums[p] == SL_PLAN_NONE || !sums_leave(e, p))
+        return;
+    uint64_t bytes = e->sp->pieces[p].sums_elements * sizeof(float);
+    uint32_t home = sl_emit_transient(e, SL_TIER_NVME, SL_STATE_GRADIENTS,
+                                      sl_align_up(bytes, SL_PLAN_ALIGNMENT), "kept sums", p);
+    sl_emit_move(e, SL_OP_EVICT, e->sums[p], home, (int)e->sp->pieces[p].unit, (int)p, -1);
+    e->sums[p] = home;
+}
+
+static void unpark_sums(struct sl_emit *e, uint32_t p)
+{
+    if (p >= e->sp->first_layer_piece || e->sums[p] == SL_PLAN_NONE || !sums_leave(e, p) ||
+        e->plan->out_of_memory || e->plan->slots[e->sums[p]].tier != SL_TIER_NVME)
+        return;
+    uint64_t bytes = e->sp->pieces[p].sums_elements * sizeof(float);
+    uint32_t back = sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, bytes, "back sums", p);
+    sl_emit_move(e, SL_OP_FETCH, e->sums[p], back, (int)e->sp->pieces[p].unit, (int)p, -1);
+    e->sums[p] = back;
+}
+
+static void head_tiled(struct sl_emit *e, size_t first, size_t count)
+{
+    struct sl_step_plan *sp = e->sp;
+    bool last_group = first + count == e->o->micro_batches;
+    bool tied = sp->head_first < sp->norm_piece;
+    uint32_t norm_weights = sl_emit_use(e, sp->norm_piece);
+    for (size_t i = first; i < first + count; i++)
+        head_norm(e, i, norm_weights);
+    for (uint32_t t = sp->head_first; t < sp->head_first + sp->head_count; t++) {
+        uint32_t weights = sl_emit_use(e, t);
+        for (size_t i = first; i < first + count; i++)
+            head_stats(e, t, weights, i);
+    }
+    if (!e->kind.backward)
+        return;
+    for (uint32_t t = sp->head_first; t < sp->head_first + sp->head_count; t++) {
+        uint32_t weights = sl_emit_use(e, t);
+        for (size_t i = first; i < first + count; i++)
+            head_tile_backward(e, t, weights, i);
+        if (tied)
+            park_sums(e, t);
+        else if (last_group)
+            sl_emit_gradient(e, t);
+    }
+    for (size_t i = first; i < first + count; i++)
+        head_norm_backward(e, i, norm_weights);
+}
+
+static void embed_backward(struct sl_emit *e)
+{
+    struct sl_step_plan *sp = e->sp;
+    for (uint32_t p = 0; p < sp->first_layer_piece; p++) {
+        if (!sp->pieces[p].sums_elements)
+            continue;
+        if (p == 0)
+            unpark_sums(e, 0);
+        unpark_sums(e, p + 1); /* one tile ahead */
+        for (size_t i = 0; i < e->o->micro_batches; i++) {
+            bool fresh;
+            uint32_t sums = sl_emit_sums(e, p, &fresh);
+            struct sl_step_args *args = sl_emit_op(
+                e, compute(SL_OP_EMBED_BACKWARD, &sp->pieces[p], p, i, 3 * e->x_bytes, 0));
+            args->dx = e->dx[i];
+            args->sums = sums;
+            args->first = fresh;
+            sl_plan_reads(e->plan, e->dx[i]);
+            sl_plan_reads(e->plan, sp->inputs_device[i]);
+            sl_plan_reads(e->plan, fresh ? SL_PLAN_NONE : sums);
+            sl_plan_writes(e->plan, sums);
+        }
+        sl_emit_gradient(e, p);
+    }
+}
+
+void sl_emit_pass(struct sl_emit *e, size_t first, size_t count)
+{
+    struct sl_step_plan *sp = e->sp;
+    const struct sl_model *m = e->o->model;
+    bool last_group = first + count == e->o->micro_batches;
+    embed(e, first, count);
+    for (uint32_t layer = 0; layer < m->layers; layer++)
+        forward_layer(e, layer, first, count);
+    if (sp->head_count == 1)
+        head_whole(e, first, count);
+    else
+        head_tiled(e, first, count);
+    if (!e->kind.backward)
+        return;
+    if (last_group) {
+        sl_emit_gradient(e, sp->norm_piece);
+        if (sp->head_count == 1 && sp->head_first > sp->norm_piece)
+            sl_emit_gradient(e, sp->head_first);
+    }
+    for (uint32_t layer = m->layers; layer-- > 0;)
+        backward_layer(e, layer, first, count);
+    if (last_group)
+        embed_backward(e);
+}

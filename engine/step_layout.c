@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Cutting a model into pieces, sub-groups and runs.
+ *
+ * Everything here is a function of the model and the numeric keys, except the sub-group cuts and
+ * the tiers, which are bit-neutral: gradient chunks (the portions of the norm) are counted from the
+ * start of each tensor and belong to pieces in model order, whatever the sub-groups.
+ */
+#include "engine/step_layout.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+
+#define GROUP_ALIGNMENT 2048u /* elements: 4 KiB of 2-byte gradients, O_DIRECT's unit */
+#define RUN_ALIGNMENT SL_OPTIM_Q8_BLOCK
+/* Arrays that are streamed together start at different offsets within a page; page-aligned
+ * neighbours cost a third of the bandwidth (4K aliasing of loads behind stores). */
+#define STAGGER_BYTES 1088u
+
+enum sl_tier sl_spread_next(struct sl_spread *spread, double bytes)
+{
+    spread->total += bytes;
+    enum sl_tier best = SL_TIER_HOST;
+    double best_lack = -1e300;
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
+        if (spread->fraction[tier] <= 0)
+            continue;
+        double lack = spread->fraction[tier] * spread->total - spread->given[tier];
+        if (lack > best_lack) {
+            best_lack = lack;
+            best = (enum sl_tier)tier;
+        }
+    }
+    spread->given[best] += bytes;
+    return best;
+}
+
+static uint64_t greatest_divisor(uint64_t a, uint64_t b)
+{
+    while (b) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Rows of a table's tile: whole gradient chunks, so that tiles cut no chunk. */
+static uint32_t tile_rows(const struct sl_step_options *o, const struct sl_param *param)
+{
+    uint64_t row_bytes = param->columns * sl_dtype_bytes(o->precision);
+    if (o->tile_bytes == 0 || param->rows * row_bytes <= o->tile_bytes)
+        return (uint32_t)param->rows;
+    uint64_t unit = SL_GRADIENT_CHUNK / greatest_divisor(SL_GRADIENT_CHUNK, param->columns);
+    uint64_t rows = o->tile_bytes / row_bytes / unit * unit;
+    return (uint32_t)sl_min_u64(rows ? rows : unit, param->rows);
+}
+
+static struct sl_piece *add_piece(struct sl_step_plan *sp, enum sl_piece_kind kind, uint32_t unit,
+                                  uint32_t index, uint64_t first, uint64_t elements)
+{
+    struct sl_piece *grown = realloc(sp->pieces, (sp->piece_count + 1) * sizeof(*grown));
+    if (!grown)
+        return NULL;
+    sp->pieces = grown;
+    struct sl_piece *piece = &grown[sp->piece_count++];
+    *piece = (struct sl_piece){.kind = kind,
+                               .unit = unit,
+                               .index = index,
+                               .unit_first = first,
+                               .elements = elements,
+                               .weights = SL_PLAN_NONE,
+                               .gradient = SL_PLAN_NONE,
+                               .sums = SL_PLAN_NONE};
+    return piece;
+}
+
+static int add_table(struct sl_step_plan *sp, enum sl_piece_kind kind, const struct sl_param *param)
+{
+    uint32_t rows = tile_rows(&sp->options, param);
+    uint32_t index = 0;
+    for (uint64_t row = 0; row < param->rows; row += rows) {
+        uint64_t count = sl_min_u64(rows, param->rows - row);
+        struct sl_piece *piece =
+            add_piece(sp, kind, param->unit, index++, param->offset + row * param->columns,
+                      count * param->columns);
+        if (!piece)
+            return -ENOMEM;
+        piece->row_first = (uint32_t)row;
+        piece->row_count = (uint32_t)count;
+    }
+    return 0;
+}
+
+static int cut_pieces(struct sl_step_plan *sp)
+{
+    const struct sl_model *m = sp->options.model;
+    const struct sl_param *table = sl_model_param(m, 0, SL_ROLE_TOKEN_EMBEDDING);
+    const struct sl_param *positions = sl_model_param(m, 0, SL_ROLE_POSITION_EMBEDDING);
+    sp->token_first = 0;
+    int result = add_table(sp, SL_PIECE_TOKENS, table);
+    sp->token_count = sp->piece_count;
+    if (!result && positions &&
+        !add_piece(sp, SL_PIECE_POSITIONS, 0, 0, positions->offset,
+                   positions->rows * positions->columns))
+        result = -ENOMEM;
+    if (!result && positions) {
+        sp->pieces[sp->piece_count - 1].row_count = (uint32_t)positions->rows;
+    }
+    sp->first_layer_piece = sp->piece_count;
+    for (uint32_t layer = 0; layer < m->layers && !result; layer++)
+        if (!add_piece(sp, SL_PIECE_LAYER, layer + 1, layer, 0, m->unit_elements[layer + 1]))
+            result = -ENOMEM;
+    if (result)
+        return result;
+    uint32_t last = m->layers + 1;
+    const struct sl_param *head = sl_model_param(m, last, SL_ROLE_HEAD);
+    sp->norm_piece = sp->piece_count;
+    uint64_t norm_elements = head ? head->offset : m->unit_elements[last];
+    if (!add_piece(sp, SL_PIECE_NORM, last, 0, 0, norm_elements))
+        return -ENOMEM;
+    sp->head_first = head ? sp->piece_count : sp->token_first;
+    if (head)
+        result = add_table(sp, SL_PIECE_HEAD, head);
+    sp->head_count = head ? sp->piece_count - sp->head_first : sp->token_count;
+    return result;
+}
+
+static struct sl_sub_group *add_group(struct sl_step_plan *sp, uint32_t piece)
+{
+    struct sl_sub_group *grown = realloc(sp->groups, (sp->group_count + 1) * sizeof(*grown));
+    if (!grown)
+        return NULL;
+    sp->groups = grown;
+    struct sl_sub_group *group = &grown[sp->group_count++];
+    *group = (struct sl_sub_group){.piece = piece, .run_first = sp->run_count};
+    group->gradient_offset = sp->pieces[piece].gradient_elements;
+    group->state = SL_PLAN_NONE;
+    sp->pieces[piece].group_count++;
+    return group;
+}
+
+static struct sl_run *add_run(struct sl_step_plan *sp, struct sl_sub_group *group,
+                              struct sl_run run)
+{
+    struct sl_run *grown = realloc(sp->runs, (sp->run_count + 1) * sizeof(*grown));
+    if (!grown)
+        return NULL;
+    sp->runs = grown;
+    run.state_offset = group->elements;
+    run.gradient_offset = group->gradient_offset + group->elements;
+    group->elements += sl_align_up(run.count, RUN_ALIGNMENT);
+    group->run_count++;
+    sp->runs[sp->run_count] = run;
+    return &sp->runs[sp->run_count++];
+}
+
+static void close_group(struct sl_step_plan *sp, struct sl_sub_group *group)
+{
+    if (!group)
+        return;
+    group->gradient_elements = sl_align_up(group->elements, GROUP_ALIGNMENT);
+    sp->pieces[group->piece].gradient_elements += group->gradient_elements;
+}
+
+/* One tensor's part [first, first + count) into sub-groups of the piece. `group` is the open one.
+ */
+static int cut_tensor(struct sl_step_plan *sp, uint32_t p, uint32_t param, uint64_t first,
+                      uint64_t count, struct sl_sub_group **open)
+{
+    uint64_t limit = sl_max_u64(sp->options.sub_group_elements, 1);
+    uint64_t at = first, end = first + count;
+    while (at < end) {
+        struct sl_piece *piece = &sp->pieces[p];
+        struct sl_sub_group *group = *open;
+        uint64_t room = group && group->elements < limit ? limit - group->elements : 0;
+        uint64_t take = end - at <= room ? end - at : room / SL_GRADIENT_CHUNK * SL_GRADIENT_CHUNK;
+        if (take == 0) {
+            close_group(sp, group);
+            *open = group = add_group(sp, p);
+            if (!group)
+                return -ENOMEM;
+            piece = &sp->pieces[p];
+            take = limit / SL_GRADIENT_CHUNK * SL_GRADIENT_CHUNK;
+            if (end - at <= limit)
+                take = end - at;
+            else if (take == 0)
+                take = sl_min_u64(SL_GRADIENT_CHUNK, end - at);
+        }
+        const struct sl_param *tensor = &sp->options.model->params[param];
+        struct sl_run run = {
+            .param = param,
+            .param_first = at,
+            .count = take,
+            .weight_offset = tensor->offset + at - piece->unit_first,
+            .sums_offset = piece->sums_elements + (at - first),
+            .chunk_first = piece->chunk_count + (at - first) / SL_GRADIENT_CHUNK,
+        };
+        if (!add_run(sp, group, run))
+            return -ENOMEM;
+        at += take;
+    }
+    sp->pieces[p].sums_elements += count;
+    sp->pieces[p].chunk_count += sl_div_up(count, SL_GRADIENT_CHUNK);
+    sp->trained_elements += count;
+    return 0;
+}
+
+static int cut_groups(struct sl_step_plan *sp)
+{
+    const struct sl_model *m = sp->options.model;
+    for (uint64_t i = 0; i < m->param_count; i++)
+        sp->sums_offset[i] = UINT64_MAX;
+    for (uint32_t p = 0; p < sp->piece_count; p++) {
+        sp->pieces[p].chunk_first = sp->chunk_count;
+        sp->pieces[p].group_first = sp->group_count;
+        sp->pieces[p].run_first = sp->run_count;
+        uint64_t piece_first = sp->pieces[p].unit_first;
+        uint64_t piece_end = piece_first + sp->pieces[p].elements;
+        uint32_t unit = sp->pieces[p].unit;
+        struct sl_sub_group *open = NULL;
+        for (uint64_t i = m->unit_first_param[unit]; i < m->unit_first_param[unit + 1]; i++) {
+            const struct sl_param *param = &m->params[i];
+            uint64_t first = sl_max_u64(param->offset, piece_first);
+            uint64_t end = sl_min_u64(param->offset + param->rows * param->columns, piece_end);
+            if (first >= end || param->frozen)
+                continue;
+            if (first == param->offset) /* a table's tiles: row 0's place in the first tile */
+                sp->sums_offset[i] = sp->pieces[p].sums_elements;
+            int result = cut_tensor(sp, p, (uint32_t)i, first - param->offset, end - first, &open);
+            if (result)
+                return result;
+        }
+        close_group(sp, open);
+        sp->pieces[p].run_count = sp->run_count - sp->pieces[p].run_first;
+        sp->chunk_count += sp->pieces[p].chunk_count;
+    }
+    return 0;
+}
+
+static uint64_t moment_bytes(enum sl_moment_kind kind)
+{
+    return kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
+}
+
+/* Does the lane that updates this sub-group see the weight itself, not a copy? */
+static bool weight_in_reach(const struct sl_step_plan *sp, const struct sl_sub_group *group)
+{
+    return sl_piece_in_host_reach(sp, &sp->pieces[group->piece]) || group->tier == SL_TIER_DEVICE;
+}
+
+/* [ master | exp_avg | exp_avg_sq | scale | scale ], each array at a phase of its own. */
+static void lay_state(const struct sl_step_plan *sp, struct sl_sub_group *group)
+{
+    const struct sl_step_options *o = &sp->options;
+    bool weight_is_master = o->precision == SL_F32 && weight_in_reach(sp, group);
+    uint64_t at = 0, phase = STAGGER_BYTES;
+    uint64_t master = weight_is_master ? 0 : group->master_kind == SL_MASTER_SPLIT ? 2 : 4;
+    group->master_bytes = master * group->elements;
+    if (master) {
+        group->master_offset = phase;
+        at = phase + group->master_bytes;
+        phase += STAGGER_BYTES;
+    }
+    bool has[2] = {sl_optim_has_exp_avg(&o->hyper), sl_optim_has_exp_avg_sq(&o->hyper)};
+    for (int k = 0; k < 2; k++) {
+        group->moment_offset[k] = UINT64_MAX;
+        if (!has[k])
+            continue;
+        group->moment_offset[k] = sl_align_up(at, 4096) + phase;
+        at = group->moment_offset[k] + moment_bytes(o->moment_kind) * group->elements;
+        phase += STAGGER_BYTES;
+    }
+    for (int k = 0; k < 2; k++) {
+        group->scale_offset[k] = UINT64_MAX;
+        if (!has[k] || o->moment_kind != SL_MOMENT_Q8)
+            continue;
+        group->scale_offset[k] = sl_align_up(at, 64);
+        at = group->scale_offset[k] + group->elements / SL_OPTIM_Q8_BLOCK * sizeof(float);
+    }
+    group->state_bytes = sl_align_up(at, SL_PLAN_ALIGNMENT);
+}
+
+static void choose_tiers(struct sl_step_plan *sp)
+{
+    const struct sl_step_options *o = &sp->options;
+    struct sl_spread weights = {.fraction = o->placement.fraction[SL_PLACED_WEIGHTS]};
+    struct sl_spread gradients = {.fraction = o->placement.fraction[SL_PLACED_GRADIENTS]};
+    struct sl_spread states = {.fraction = o->placement.fraction[SL_PLACED_OPTIMIZER]};
+    for (uint32_t p = 0; p < sp->piece_count; p++) {
+        struct sl_piece *piece = &sp->pieces[p];
+        piece->weights_tier = sl_spread_next(&weights, (double)piece->elements);
+        piece->gradient_tier = SL_TIER_HOST;
+        if (piece->gradient_elements)
+            piece->gradient_tier = sl_spread_next(&gradients, (double)piece->gradient_elements);
+        for (uint32_t g = piece->group_first; g < piece->group_first + piece->group_count; g++)
+            sp->groups[g].tier = sl_spread_next(&states, (double)sp->groups[g].elements);
+        /* A device of its own updates whole pieces: gradient, state and weights side by side. */
+        if (!o->unified && piece->group_count) {
+            bool device = sp->groups[piece->group_first].tier == SL_TIER_DEVICE;
+            for (uint32_t g = piece->group_first; g < piece->group_first + piece->group_count; g++)
+                if (device || sp->groups[g].tier == SL_TIER_DEVICE)
+                    sp->groups[g].tier = device ? SL_TIER_DEVICE : SL_TIER_HOST;
+            if (device) {
+                piece->gradient_tier = SL_TIER_DEVICE;
+                piece->weights_tier = SL_TIER_DEVICE;
+            }
+        }
+        for (uint32_t g = piece->group_first; g < piece->group_first + piece->group_count; g++) {
+            struct sl_sub_group *group = &sp->groups[g];
+            group->master_kind =
+                o->precision == SL_BF16 && o->split_master &&
+                        (sl_piece_in_host_reach(sp, piece) || group->tier == SL_TIER_DEVICE)
+                    ? SL_MASTER_SPLIT
+                    : SL_MASTER_F32;
+            lay_state(sp, group);
+        }
+    }
+}
+
+int sl_step_layout(struct sl_step_plan *sp, struct sl_error *error)
+{
+    sp->sums_offset = malloc((sp->options.model->param_count + 1) * sizeof(uint64_t));
+    int result = sp->sums_offset ? cut_pieces(sp) : -ENOMEM;
+    if (!result)
+        result = cut_groups(sp);
+    if (result)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, result, "out of memory while planning");
+    choose_tiers(sp);
+    return 0;
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Private to the step plan: pieces, sub-groups, runs and their places, before any operation. */
+#ifndef SLUICE_ENGINE_STEP_LAYOUT_H
+#define SLUICE_ENGINE_STEP_LAYOUT_H
+
+#include "engine/step_plan.h"
+
+/* Fill pieces, groups, runs, sums_offset of `sp` from sp->options. Errors: -ENOMEM. */
+int sl_step_layout(struct sl_step_plan *sp, struct sl_error *error);
+
+/* Gives each of a sequence of byte counts a tier, so that at every moment the shares are as near to
+ * the fractions as they can be: neighbours are interleaved, and both bandwidths work at once. */
+struct sl_spread {
+    const double *fraction; /* [SL_TIER_COUNT] */
+    double total, given[SL_TIER_COUNT];
+};
+enum sl_tier sl_spread_next(struct sl_spread *spread, double bytes);
+
+static inline uint64_t sl_piece_weight_bytes(const struct sl_step_plan *sp,
+                                             const struct sl_piece *piece)
+{
+    return piece->elements * sl_dtype_bytes(sp->options.precision);
+}
+
+static inline uint64_t sl_piece_gradient_bytes(const struct sl_step_plan *sp,
+                                               const struct sl_piece *piece)
+{
+    return piece->gradient_elements * sl_dtype_bytes(sp->options.precision);
+}
+
+/* May the host read and write this piece's weights where they live? */
+static inline bool sl_piece_in_host_reach(const struct sl_step_plan *sp,
+                                          const struct sl_piece *piece)
+{
+    return piece->weights_tier != SL_TIER_DEVICE || sp->options.unified;
+}
+
+#endif

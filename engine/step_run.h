@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The work behind a step plan's operations: gives each operation's slots to the transformer, the
+ * optimizer, or the step's decision. An sl_op_runner for the executor.
+ */
+#ifndef SLUICE_ENGINE_STEP_RUN_H
+#define SLUICE_ENGINE_STEP_RUN_H
+
+#include <stdint.h>
+
+#include "engine/step_plan.h"
+#include "offload/executor.h"
+#include "offload/workers.h"
+
+/* What a step decided, in the plan's control slot: read by the update of the next instance. */
+struct sl_step_control {
+    uint64_t updates;    /* optimizer steps applied so far: Adam's t */
+    bool pending, apply; /* a gradient waits for its update; it is to be applied, not skipped */
+    float grad_scale;    /* unscale and clip in one factor */
+    double loss;         /* mean over trained tokens of the last step */
+    double norm, norm_clipped; /* unscaled global gradient norm, before and after clipping */
+    uint64_t nonfinite;        /* gradient values that were not finite */
+    int32_t nonfinite_param;   /* first parameter with one, or -1 */
+};
+
+/* One instance of a segment: lent to the executor until it has finished. */
+struct sl_step_context {
+    /* Inputs: [micro_batches][batch * sequence] each. Evaluation and training alike. */
+    const int32_t *ids, *targets, *positions, *first;
+    uint64_t trained_tokens;       /* of the whole step */
+    double loss_scale;             /* multiplies the loss before the backward pass */
+    double clip;                   /* global norm; 0: none */
+    struct sl_optim_hyper hyper;   /* of the pending update; hyper.step is filled from control */
+    uint64_t finish_ns;            /* out: clock when the decision was made */
+    struct sl_step_control result; /* out: a copy of the control after DECIDE */
+};
+
+struct sl_step_runner {
+    struct sl_step_plan *sp;
+    struct sl_device *device;
+    struct sl_workers *workers;
+    struct sl_executor *executor; /* set after the executor was made */
+};
+
+/* An sl_op_runner: user is the struct sl_step_runner, context the struct sl_step_context. */
+int sl_step_run_op(void *user, const struct sl_op *op, void *context, struct sl_error *error);
+
+/* Sum of the losses of micro-batch i (f64, rows ascending), from the host slot of an instance that
+ * has finished. */
+double sl_step_loss_sum(const struct sl_step_runner *runner, uint32_t micro_batch);
+
+#endif
