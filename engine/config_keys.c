@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/config_keys.h"
+
+#include <string.h>
+
+#include "base/size.h"
+
+static const struct sl_key_block *const blocks[] = {
+    &sl_keys_train,     &sl_keys_engine,    &sl_keys_top,        &sl_keys_optimizer,
+    &sl_keys_scheduler, &sl_keys_precision, &sl_keys_zero,       &sl_keys_offload,
+    &sl_keys_runtime,   &sl_keys_monitor,   &sl_keys_accelerate,
+};
+#define BLOCK_COUNT (sizeof(blocks) / sizeof(blocks[0]))
+
+const struct sl_key_block *sl_key_block_at(size_t index)
+{
+    return index < BLOCK_COUNT ? blocks[index] : NULL;
+}
+
+size_t sl_key_count(void)
+{
+    size_t count = 0;
+    for (size_t b = 0; b < BLOCK_COUNT; b++)
+        count += blocks[b]->count;
+    return count;
+}
+
+const struct sl_key *sl_key_at(size_t index)
+{
+    for (size_t b = 0; b < BLOCK_COUNT; b++) {
+        if (index < blocks[b]->count)
+            return &blocks[b]->keys[index];
+        index -= blocks[b]->count;
+    }
+    return NULL;
+}
+
+static bool same_space(const struct sl_key *key, bool accelerate)
+{
+    return !(key->flags & SL_KEY_ACCELERATE) == !accelerate;
+}
+
+const struct sl_key *sl_key_find(const char *path, bool accelerate, size_t *index)
+{
+    size_t first = 0;
+    for (size_t b = 0; b < BLOCK_COUNT; first += blocks[b]->count, b++)
+        for (size_t k = 0; k < blocks[b]->count; k++) {
+            const struct sl_key *key = &blocks[b]->keys[k];
+            if (same_space(key, accelerate) && strcmp(key->path, path) == 0) {
+                *index = first + k;
+                return key;
+            }
+        }
+    return NULL;
+}
+
+bool sl_key_is_block(const char *path, bool accelerate)
+{
+    size_t length = strlen(path);
+    for (size_t i = 0, n = sl_key_count(); i < n; i++) {
+        const struct sl_key *key = sl_key_at(i);
+        if (same_space(key, accelerate) && strncmp(key->path, path, length) == 0 &&
+            key->path[length] == '.')
+            return true;
+    }
+    return false;
+}
+
+#define WORD_MAX 72
+
+/* Edits (insert, delete, change, swap of neighbours) from a to b, or more than `limit`. */
+static size_t distance(const char *a, const char *b, size_t limit)
+{
+    size_t m = strlen(a), n = strlen(b);
+    if (m >= WORD_MAX || n >= WORD_MAX || (m > n ? m - n : n - m) > limit)
+        return limit + 1;
+    size_t rows[3][WORD_MAX + 1];
+    for (size_t j = 0; j <= n; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= m; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *two = rows[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            best = above[j] + 1 < best ? above[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                two[j - 2] + 1 < best)
+                best = two[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[m % 3][n];
+}
+
+static const char *leaf(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+/* The component of `known` that stands where `path` has its last one, with the same parent. */
+static bool sibling(const char *known, const char *path, char word[WORD_MAX])
+{
+    size_t parent = (size_t)(leaf(path) - path);
+    if (strncmp(known, path, parent) != 0)
+        return false;
+    size_t length = strcspn(known + parent, ".");
+    if (length >= WORD_MAX)
+        return false;
+    memcpy(word, known + parent, length);
+    word[length] = 0;
+    return true;
+}
+
+/* First a sibling within few edits, then the same word in another block. */
+bool sl_key_nearest(const char *path, bool accelerate, char nearest[SL_KEY_PATH_BYTES])
+{
+    const char *word = leaf(path), *best = NULL;
+    size_t parent = (size_t)(word - path), best_length = 0;
+    size_t limit = sl_min_u64(strlen(word) / 4 + 1, 4), best_edits = limit + 1;
+    for (size_t i = 0, n = sl_key_count(); i < n; i++) {
+        const struct sl_key *key = sl_key_at(i);
+        char other[WORD_MAX];
+        if (!same_space(key, accelerate) || !sibling(key->path, path, other))
+            continue;
+        size_t edits = distance(word, other, limit);
+        if (edits < best_edits) {
+            best_edits = edits;
+            best = key->path;
+            best_length = parent + strlen(other);
+        }
+    }
+    for (size_t i = 0, n = sl_key_count(); !best && i < n; i++) {
+        const struct sl_key *key = sl_key_at(i);
+        if (same_space(key, accelerate) && strcmp(leaf(key->path), word) == 0) {
+            best = key->path;
+            best_length = strlen(best);
+        }
+    }
+    if (!best || best_length >= SL_KEY_PATH_BYTES)
+        return false;
+    memcpy(nearest, best, best_length);
+    nearest[best_length] = 0;
+    return true;
+}
+
+const char *sl_key_type_name(const struct sl_key *key)
+{
+    static const char *const names[] = {
+        [SL_KEY_BOOL] = "true or false",    [SL_KEY_COUNT] = "a whole number",
+        [SL_KEY_ELEMENTS] = "a count",      [SL_KEY_NUMBER] = "a number",
+        [SL_KEY_STRING] = "a string",       [SL_KEY_CHOICE] = "one of",
+        [SL_KEY_SIZE] = "a size in bytes",  [SL_KEY_PAIR] = "two numbers",
+        [SL_KEY_WORDS] = "a list of names", [SL_KEY_BLOCK] = "a block",
+    };
+    return names[key->type];
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Sluice's own keys: where state lies and how the plan is made. All are bit-neutral unless they
+ * say otherwise. */
+#include "engine/config_keys_rows.h"
+
+#define TIERS "auto|device|host|nvme"
+#define FRACTION(kind, tier)                                                                       \
+    HONORED("placement." kind "." tier, SL_KEY_NUMBER, "",                                         \
+            "share of the " kind " on this tier; what is left over goes to the device",            \
+            .flags = SL_KEY_OWN, .min = 0, .max = 1)
+#define PLACEMENT(kind)                                                                            \
+    HONORED("placement." kind, SL_KEY_CHOICE, "auto",                                              \
+            "tier of all " kind "; auto: the plan fills the fastest tier first",                   \
+            .flags = SL_KEY_OWN, .choices = TIERS),                                                \
+        FRACTION(kind, "device"), FRACTION(kind, "host"), FRACTION(kind, "nvme")
+
+static const struct sl_key engine_keys[] = {
+    PLACEMENT("weights"),
+    PLACEMENT("gradients"),
+    PLACEMENT("optimizer"),
+    PLACEMENT("activations"),
+    HONORED("memory.device", SL_KEY_SIZE, "what is free", "budget of device memory: 12GiB",
+            .flags = SL_KEY_OWN),
+    HONORED("memory.host", SL_KEY_SIZE, "what is free, less a reserve", "budget of host memory",
+            .flags = SL_KEY_OWN),
+    HONORED("memory.nvme", SL_KEY_SIZE, "what is free on its paths", "budget of the swap files",
+            .flags = SL_KEY_OWN),
+    HONORED("nvme.path", SL_KEY_WORDS, "", "folders of the swap files, striped over all of them",
+            .flags = SL_KEY_OWN),
+    HONORED("nvme.block_size", SL_KEY_SIZE, "chosen", "bytes of one I/O; as aio.block_size",
+            .flags = SL_KEY_OWN, .max = 1 << 30),
+    HONORED("nvme.queue_depth", SL_KEY_COUNT, "chosen", "I/Os in flight; as aio.queue_depth",
+            .flags = SL_KEY_OWN, .max = 65536),
+    HONORED("nvme.backend", SL_KEY_CHOICE, "auto", "how files are read and written",
+            .flags = SL_KEY_OWN, .choices = "auto|uring|threads"),
+    HONORED("nvme.checksums", SL_KEY_BOOL, "true", "verify every block that is read back",
+            .flags = SL_KEY_OWN),
+    HONORED("threads", SL_KEY_COUNT, "0", "host workers; 0: one for each core", .flags = SL_KEY_OWN,
+            .max = 4096),
+    HONORED("schedule.order", SL_KEY_CHOICE, "auto",
+            "several micro-batches: all through a layer, or each through all layers",
+            .flags = SL_KEY_OWN, .choices = "auto|layer-major|batch-major"),
+    HONORED("schedule.prefetch_layers", SL_KEY_COUNT, "0", "layers fetched ahead; 0: chosen",
+            .flags = SL_KEY_OWN, .max = 1024),
+    HONORED("schedule.micro_batch_group", SL_KEY_COUNT, "0",
+            "layer-major: micro-batches per visit of a layer; 0: all", .flags = SL_KEY_OWN,
+            .max = 1 << 20),
+    HONORED(
+        "schedule.delayed_update", SL_KEY_BOOL, "false",
+        "overlap a step's update with the next step: changes the mathematics, one step of delay",
+        .flags = SL_KEY_OWN),
+    HONORED("schedule.speculate", SL_KEY_NUMBER, "0",
+            "share of the update made before the norm is known, undone bit for bit if it was wrong",
+            .flags = SL_KEY_OWN, .min = 0, .max = 1),
+    HONORED("optimizer.master", SL_KEY_CHOICE, "f32",
+            "master weights: f32, split (bf16 weight and 16 more bits, lossless), none (stochastic "
+            "rounding, a numeric key)",
+            .flags = SL_KEY_OWN, .choices = "f32|split|none"),
+    HONORED("optimizer.moments", SL_KEY_CHOICE, "f32",
+            "type of the optimizer's moments, a numeric key", .flags = SL_KEY_OWN,
+            .choices = "f32|bf16|q8"),
+    HONORED("tiling.head_tokens", SL_KEY_COUNT, "0",
+            "tokens per tile of the output head, a numeric key; 0: not tiled", .flags = SL_KEY_OWN,
+            .max = 1 << 24),
+    HONORED("tiling.mlp_tokens", SL_KEY_COUNT, "0",
+            "tokens per tile of the feed-forward, a numeric key; 0: not tiled", .flags = SL_KEY_OWN,
+            .max = 1 << 24),
+};
+
+const struct sl_key_block sl_keys_engine = {
+    "Placement, memory and plan", "Sluice's own keys. Given ones win over the DeepSpeed blocks.",
+    engine_keys, COUNT_OF(engine_keys)};

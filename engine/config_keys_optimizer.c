@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/config_keys_rows.h"
+
+#define MUON "Muon alone has it, and Muon is not here; use AdamW"
+
+static const struct sl_key optimizer_keys[] = {
+    HONORED("optimizer.type", SL_KEY_CHOICE, "AdamW",
+            "Adam means AdamW unless adam_w_mode is false; Lamb, Muon, Muon's and Lamb's relatives "
+            "are not here: use AdamW",
+            .choices = "AdamW|Adam|Lion|Adagrad|SGD|FusedAdam|DeepSpeedCPUAdam"),
+    HONORED("optimizer.params.lr", SL_KEY_NUMBER, "1e-3 (Adagrad 1e-2)", "learning rate",
+            .flags = SL_KEY_AUTO, .min = 0, .max = 1e3),
+    HONORED("optimizer.params.betas", SL_KEY_PAIR, "[0.9, 0.999] (Lion [0.9, 0.99])",
+            "decay of the moments", .flags = SL_KEY_AUTO, .min = 0, .max = 1),
+    HONORED("optimizer.params.eps", SL_KEY_NUMBER, "1e-8 (Adagrad 1e-10)", "added to the root",
+            .flags = SL_KEY_AUTO, .min = 0, .max = 1),
+    HONORED("optimizer.params.weight_decay", SL_KEY_NUMBER, "0", "decay of the weights",
+            .flags = SL_KEY_AUTO, .min = 0, .max = 1e3),
+    HONORED("optimizer.params.bias_correction", SL_KEY_BOOL, "true",
+            "false: both corrections are 1"),
+    HONORED("optimizer.params.adam_w_mode", SL_KEY_BOOL, "true",
+            "false: decay is added to the gradient"),
+    HONORED("optimizer.params.momentum", SL_KEY_NUMBER, "0", "SGD", .min = 0, .max = 1),
+    HONORED("optimizer.params.nesterov", SL_KEY_BOOL, "false", "SGD"),
+    HONORED("optimizer.params.fp32_optimizer_states", SL_KEY_BOOL, "true",
+            "false: bf16 moments, as optimizer.moments bf16; not with fp16"),
+    UNSUPPORTED("optimizer.params.amsgrad", SL_KEY_BOOL, "false",
+                "DeepSpeed has no AMSGrad either; set false", .harmless = "false"),
+    NO_EFFECT("optimizer.params.torch_adam", SL_KEY_BOOL, "false",
+              "there is one Adam here, with the same formulas"),
+    NO_EFFECT("optimizer.params.fused", SL_KEY_BOOL, "true", "the update is always one fused pass"),
+    UNSUPPORTED("optimizer.params.dampening", SL_KEY_NUMBER, "0", "SGD here has none; set 0",
+                .harmless = "0"),
+    UNSUPPORTED("optimizer.params.maximize", SL_KEY_BOOL, "false", "a loss is minimized; set false",
+                .harmless = "false"),
+    UNSUPPORTED("optimizer.params.lr_decay", SL_KEY_NUMBER, "0", "use a scheduler",
+                .harmless = "0"),
+    UNSUPPORTED("optimizer.params.muon_lr", SL_KEY_NUMBER, "", MUON, .flags = SL_KEY_AUTO),
+    UNSUPPORTED("optimizer.params.adam_lr", SL_KEY_NUMBER, "", MUON, .flags = SL_KEY_AUTO),
+    UNSUPPORTED("optimizer.params.ns_method", SL_KEY_STRING, "", MUON),
+    UNSUPPORTED("optimizer.params.freeze_step", SL_KEY_COUNT, "",
+                "1-bit optimizers save traffic between GPUs; use AdamW"),
+    UNSUPPORTED("optimizer.params.cuda_aware", SL_KEY_BOOL, "",
+                "1-bit optimizers save traffic between GPUs; use AdamW", .harmless = "false"),
+    UNSUPPORTED("optimizer.params.comm_backend_name", SL_KEY_STRING, "",
+                "1-bit optimizers save traffic between GPUs; use AdamW"),
+    UNSUPPORTED("optimizer.params.max_coeff", SL_KEY_NUMBER, "", "Lamb is not here; use AdamW"),
+    UNSUPPORTED("optimizer.params.min_coeff", SL_KEY_NUMBER, "", "Lamb is not here; use AdamW"),
+    NO_EFFECT("optimizer.params.max_grad_norm", SL_KEY_NUMBER, "",
+              "not read by DeepSpeed's Adam; use gradient_clipping", .flags = SL_KEY_AUTO),
+    NO_EFFECT("optimizer.legacy_fusion", SL_KEY_BOOL, "false", "the update is one fused pass"),
+};
+
+const struct sl_key_block sl_keys_optimizer = {
+    "optimizer", "Without this block: AdamW with its defaults, and the report says so.",
+    optimizer_keys, COUNT_OF(optimizer_keys)};
+
+#define P "scheduler.params."
+
+static const struct sl_key scheduler_keys[] = {
+    HONORED("scheduler.type", SL_KEY_CHOICE, "train.lr_scheduler_type", "learning rate schedule",
+            .choices = "WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle|LRRangeTest"),
+    HONORED(P "warmup_min_lr", SL_KEY_NUMBER, "0", "WarmupLR, WarmupDecayLR: rate at the start",
+            .flags = SL_KEY_AUTO, .min = 0, .max = 1e3),
+    HONORED(P "warmup_max_lr", SL_KEY_NUMBER, "the optimizer's lr (WarmupDecayLR 1e-3)",
+            "WarmupLR, WarmupDecayLR: rate after the warm-up", .flags = SL_KEY_AUTO, .min = 0,
+            .max = 1e3),
+    HONORED(P "warmup_num_steps", SL_KEY_COUNT, "1000", "steps of the warm-up, at least 2",
+            .flags = SL_KEY_AUTO),
+    HONORED(P "warmup_type", SL_KEY_CHOICE, "log", "how the rate rises", .choices = "log|linear"),
+    HONORED(P "total_num_steps", SL_KEY_COUNT, "the run's steps", "WarmupDecayLR, WarmupCosineLR",
+            .flags = SL_KEY_AUTO, .min = 1),
+    HONORED(P "warmup_min_ratio", SL_KEY_NUMBER, "0", "WarmupCosineLR: share of lr at the start",
+            .min = 0, .max = 1),
+    HONORED(P "cos_min_ratio", SL_KEY_NUMBER, "1e-4", "WarmupCosineLR: share of lr at the end",
+            .min = 0, .max = 1),
+    HONORED(P "cycle_min_lr", SL_KEY_NUMBER, "", "OneCycle, required", .min = 0, .max = 1e3),
+    HONORED(P "cycle_max_lr", SL_KEY_NUMBER, "", "OneCycle, required", .min = 0, .max = 1e3),
+    HONORED(P "decay_lr_rate", SL_KEY_NUMBER, "0", "OneCycle: after the cycle", .min = 0,
+            .max = 1e9),
+    HONORED(P "cycle_first_step_size", SL_KEY_COUNT, "2000", "OneCycle: steps upwards", .min = 1),
+    HONORED(P "cycle_second_step_size", SL_KEY_COUNT, "cycle_first_step_size",
+            "OneCycle: steps downwards", .min = 1),
+    HONORED(P "cycle_first_stair_count", SL_KEY_COUNT, "0", "OneCycle: stairs upwards; 0: smooth"),
+    HONORED(P "cycle_second_stair_count", SL_KEY_COUNT, "cycle_first_stair_count",
+            "OneCycle: stairs downwards"),
+    HONORED(P "decay_step_size", SL_KEY_COUNT, "0", "OneCycle: steps of one decay; 0: none"),
+    HONORED(P "cycle_momentum", SL_KEY_BOOL, "true",
+            "OneCycle: beta1 cycles against the rate; beta2 stays the optimizer's"),
+    HONORED(P "cycle_min_mom", SL_KEY_NUMBER, "0.8", "OneCycle", .min = 0, .max = 1),
+    HONORED(P "cycle_max_mom", SL_KEY_NUMBER, "0.9", "OneCycle", .min = 0, .max = 1),
+    HONORED(P "decay_mom_rate", SL_KEY_NUMBER, "0", "OneCycle: after the cycle", .min = 0,
+            .max = 1e9),
+    HONORED(P "lr_range_test_min_lr", SL_KEY_NUMBER, "1e-3", "LRRangeTest", .min = 0, .max = 1e3),
+    HONORED(P "lr_range_test_step_size", SL_KEY_COUNT, "2000", "LRRangeTest", .min = 1),
+    HONORED(P "lr_range_test_step_rate", SL_KEY_NUMBER, "1", "LRRangeTest", .min = 0, .max = 1e9),
+    HONORED(P "lr_range_test_staircase", SL_KEY_BOOL, "false", "LRRangeTest"),
+    NO_EFFECT(P "last_batch_iteration", SL_KEY_NUMBER, "-1", "a resume continues where it was"),
+};
+
+const struct sl_key_block sl_keys_scheduler = {
+    "scheduler",
+    "Formulas are DeepSpeed's in fp64, of the number of updates already applied. Skipped steps do "
+    "not count.",
+    scheduler_keys, COUNT_OF(scheduler_keys)};
