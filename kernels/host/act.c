@@ -24,11 +24,13 @@ VECTOR struct value_slope activate(enum sl_host_act_kind kind, vf x)
     } else if (kind == SL_HOST_ACT_GELU_TANH) {
         vf square = vmul(x, x);
         vf u = vmul(vmul(vset(GELU_K), x), vfma(vset(GELU_CUBE), square, one));
-        vf t = vtanh(u);
+        vf rest = vtanh_parts(u).complement; /* of tanh u: both tails keep their digits */
+        vf tail = vmul(half, rest);
+        vf cdf = vselect(vgt(vset(0), u), tail, vsub(one, tail));
         vf du = vmul(vset(GELU_K), vfma(vset(3 * GELU_CUBE), square, one));
-        vf cdf = vmul(half, vadd(one, t));
+        vf slope = vmul(vmul(half, x), vmul(rest, vsub(vset(2.0f), rest)));
         r.value = vmul(x, cdf);
-        r.slope = vfma(vmul(vmul(half, x), vfnma(t, t, one)), du, cdf);
+        r.slope = vfma(slope, du, cdf);
     } else {
         vf cdf = vmul(half, vadd(one, verf(vmul(x, vset(SQRT_HALF)))));
         vf density = vmul(vset(NORMAL_PEAK), vexp(vmul(vset(-0.5f), vmul(x, x))));

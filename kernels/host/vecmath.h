@@ -61,14 +61,30 @@ VECTOR vf vsigmoid(vf x)
     return vdiv(vset(1.0f), vadd(vset(1.0f), e));
 }
 
+struct tanh_parts {
+    vf value;      /* tanh x */
+    vf complement; /* 1 - |tanh x|, without cancellation: 1 - tanh^2 = complement (2 - complement)
+                    */
+};
+
 /* tanh|x| = t / (t + 2) with t = e^(2|x|) - 1 formed without cancellation. */
-VECTOR vf vtanh(vf x)
+VECTOR struct tanh_parts vtanh_parts(vf x)
 {
-    vf magnitude = vmin(vset(10.0f), vabs(x)); /* tanh(10) rounds to 1; a NaN passes */
+    struct tanh_parts r;
+    vf limit = vset(44.0f); /* e^88 is finite, and tanh is 1 long before; a NaN passes */
+    vf magnitude = vmin(limit, vabs(x));
     struct exp_parts e = vexp_reduce(vadd(magnitude, magnitude));
     vf power = vmul(e.low, e.high);
     vf t = vfma(e.fraction, power, vsub(power, vset(1.0f)));
-    return vcopysign(vdiv(t, vadd(t, vset(2.0f))), x);
+    vf bottom = vadd(t, vset(2.0f));
+    r.value = vcopysign(vdiv(t, bottom), x);
+    r.complement = vselect(vgt(vabs(x), limit), vset(0), vdiv(vset(2.0f), bottom));
+    return r;
+}
+
+VECTOR vf vtanh(vf x)
+{
+    return vtanh_parts(x).value;
 }
 
 /* Below 1 an odd polynomial; above, 1 - e^(-x^2) p(1 / (1 + x/2)), exact 1 from 4 on. Coefficients:
