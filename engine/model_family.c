@@ -162,50 +162,29 @@ static const struct tensor_list phi3_list = {LLAMA_PREFIX, llama_embedding, phi3
 static const struct tensor_list gpt2_list = {"transformer.h.%u.", gpt2_embedding, gpt2_layer,
                                              gpt2_final};
 
+/* clang-format off */
+#define LLAMA_NAMES {{"", ""}, {"model.", ""}, {NULL, NULL}}, {".rotary_emb.inv_freq", NULL}
+
 static const struct {
     struct sl_family_info info;
     const struct tensor_list *list;
 } families[] = {
-    [SL_FAMILY_GPT2] = {{"gpt2",
-                         "GPT2LMHeadModel",
-                         NULL,
-                         {"", "-transformer.", NULL},
-                         {".attn.bias", ".attn.masked_bias", NULL}},
-                        &gpt2_list},
-    [SL_FAMILY_LLAMA] =
-        {{"llama", "LlamaForCausalLM", NULL, {"", "-model.", NULL}, {".rotary_emb.inv_freq", NULL}},
-         &llama_list},
-    [SL_FAMILY_MISTRAL] = {{"mistral",
-                            "MistralForCausalLM",
-                            NULL,
-                            {"", "-model.", NULL},
-                            {".rotary_emb.inv_freq", NULL}},
-                           &llama_list},
-    [SL_FAMILY_QWEN2] =
-        {{"qwen2", "Qwen2ForCausalLM", NULL, {"", "-model.", NULL}, {".rotary_emb.inv_freq", NULL}},
-         &llama_list},
-    [SL_FAMILY_QWEN3] =
-        {{"qwen3", "Qwen3ForCausalLM", NULL, {"", "-model.", NULL}, {".rotary_emb.inv_freq", NULL}},
-         &llama_list},
-    [SL_FAMILY_GEMMA] =
-        {{"gemma", "GemmaForCausalLM", NULL, {"", "-model.", NULL}, {".rotary_emb.inv_freq", NULL}},
-         &llama_list},
-    [SL_FAMILY_GEMMA2] = {{"gemma2",
-                           "Gemma2ForCausalLM",
-                           NULL,
-                           {"", "-model.", NULL},
-                           {".rotary_emb.inv_freq", NULL}},
-                          &gemma2_list},
-    [SL_FAMILY_GEMMA3] = {{"gemma3_text",
-                           "Gemma3ForCausalLM",
-                           "gemma3",
-                           {"", "language_model.", "-model.", NULL},
-                           {".rotary_emb.inv_freq", NULL}},
-                          &gemma2_list},
-    [SL_FAMILY_PHI3] =
-        {{"phi3", "Phi3ForCausalLM", NULL, {"", "-model.", NULL}, {".rotary_emb.inv_freq", NULL}},
-         &phi3_list},
+    [SL_FAMILY_GPT2] = {{"gpt2", "GPT2LMHeadModel", NULL,
+                         {{"", ""}, {"transformer.", ""}, {NULL, NULL}},
+                         {".attn.bias", ".attn.masked_bias", NULL}}, &gpt2_list},
+    [SL_FAMILY_LLAMA] = {{"llama", "LlamaForCausalLM", NULL, LLAMA_NAMES}, &llama_list},
+    [SL_FAMILY_MISTRAL] = {{"mistral", "MistralForCausalLM", NULL, LLAMA_NAMES}, &llama_list},
+    [SL_FAMILY_QWEN2] = {{"qwen2", "Qwen2ForCausalLM", NULL, LLAMA_NAMES}, &llama_list},
+    [SL_FAMILY_QWEN3] = {{"qwen3", "Qwen3ForCausalLM", NULL, LLAMA_NAMES}, &llama_list},
+    [SL_FAMILY_GEMMA] = {{"gemma", "GemmaForCausalLM", NULL, LLAMA_NAMES}, &llama_list},
+    [SL_FAMILY_GEMMA2] = {{"gemma2", "Gemma2ForCausalLM", NULL, LLAMA_NAMES}, &gemma2_list},
+    [SL_FAMILY_GEMMA3] = {{"gemma3_text", "Gemma3ForCausalLM", "gemma3",
+                           {{"", ""}, {"", "language_model."},
+                            {"model.", "model.language_model."}, {NULL, NULL}},
+                           {".rotary_emb.inv_freq", NULL}}, &gemma2_list},
+    [SL_FAMILY_PHI3] = {{"phi3", "Phi3ForCausalLM", NULL, LLAMA_NAMES}, &phi3_list},
 };
+/* clang-format on */
 
 #define FAMILY_COUNT (sizeof families / sizeof families[0])
 

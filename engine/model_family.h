@@ -6,13 +6,16 @@
 
 #include "engine/model.h"
 
+/* How some files name the same tensor: `from` at the front of our name is replaced by `to`. */
+struct sl_family_renaming {
+    const char *from, *to;
+};
+
 struct sl_family_info {
     const char *model_type;   /* config.json's key of the same name */
     const char *architecture; /* the class that transformers loads */
     const char *alias_type;   /* another model_type that means the same, or NULL */
-    /* Prefixes that files put before a tensor's name, each tried in this order. An entry "-x."
-     * means that x. is removed instead. NULL ends the list. */
-    const char *prefixes[4];
+    struct sl_family_renaming renamings[4]; /* tried in this order; from NULL ends the list */
     /* Suffixes of buffers that old files carry and no model needs. NULL ends the list. */
     const char *ignored[4];
 };
