@@ -31,12 +31,10 @@
 #define SL_PARAM_NAME_BYTES 96
 #define SL_PARAM_ALIGN_ELEMENTS 32u
 
-/* The byte-level presets: 256 bytes, then begin, end, padding, and rows kept free so that the
- * vocabulary is a multiple of eight. */
+/* The byte-level presets: 256 bytes, the end of a text, and rows kept free so that the vocabulary
+ * is a multiple of eight (engine/tokenizer_bytes.c has the ids). */
 #define SL_BYTE_VOCABULARY 264u
-#define SL_BYTE_BOS 256
-#define SL_BYTE_EOS 257
-#define SL_BYTE_PAD 258
+#define SL_BYTE_EOS 256
 
 enum sl_family {
     SL_FAMILY_GPT2,

@@ -12,9 +12,9 @@ struct sl_family_renaming {
 };
 
 struct sl_family_info {
-    const char *model_type;   /* config.json's key of the same name */
-    const char *architecture; /* the class that transformers loads */
-    const char *alias_type;   /* another model_type that means the same, or NULL */
+    const char *model_type;                 /* config.json's key of the same name */
+    const char *architecture;               /* the class that transformers loads */
+    const char *alias_type;                 /* another model_type that means the same, or NULL */
     struct sl_family_renaming renamings[4]; /* tried in this order; from NULL ends the list */
     /* Suffixes of buffers that old files carry and no model needs. NULL ends the list. */
     const char *ignored[4];

@@ -224,10 +224,8 @@ static void fill_shape(struct sl_model *model, const struct shape *shape)
         model->attention_softcap = 50.0f;
         model->final_softcap = 30.0f;
     }
-    if (shape->vocabulary == SL_BYTE_VOCABULARY) {
-        model->bos_id = SL_BYTE_BOS;
+    if (shape->vocabulary == SL_BYTE_VOCABULARY)
         model->eos_id = SL_BYTE_EOS;
-    }
     fill_windows(model, shape);
 }
 

@@ -149,7 +149,8 @@ int sl_safetensors_read(const struct sl_safetensors *file, const struct sl_safet
 static int by_type_and_name(const void *a, const void *b)
 {
     const struct sl_safetensor *x = a, *y = b;
-    size_t x_bytes = sl_safetensors_type_bytes(x->type), y_bytes = sl_safetensors_type_bytes(y->type);
+    size_t x_bytes = sl_safetensors_type_bytes(x->type),
+           y_bytes = sl_safetensors_type_bytes(y->type);
     if (x_bytes != y_bytes)
         return x_bytes > y_bytes ? -1 : 1;
     return strcmp(x->name, y->name);

@@ -58,8 +58,9 @@ struct parser {
 static int refuse(struct parser *p, const char *what)
 {
     if (p->tensor)
-        return sl_error_set(p->error, SL_DOMAIN_INPUT, -EINVAL, "%s: tensor \"%.80s\": %s (byte %zu)",
-                            p->path, p->tensor, what, 8 + (size_t)(p->at - p->start));
+        return sl_error_set(p->error, SL_DOMAIN_INPUT, -EINVAL,
+                            "%s: tensor \"%.80s\": %s (byte %zu)", p->path, p->tensor, what,
+                            8 + (size_t)(p->at - p->start));
     return sl_error_set(p->error, SL_DOMAIN_INPUT, -EINVAL, "%s: header: %s (byte %zu)", p->path,
                         what, 8 + (size_t)(p->at - p->start));
 }
@@ -223,7 +224,8 @@ static int integer(struct parser *p, uint64_t *out)
     uint64_t value = 0;
     const char *first = p->at;
     while (p->at < p->end && *p->at >= '0' && *p->at <= '9') {
-        if (!sl_size_mul(value, 10, &value) || !sl_size_add(value, (uint64_t)(*p->at - '0'), &value))
+        if (!sl_size_mul(value, 10, &value) ||
+            !sl_size_add(value, (uint64_t)(*p->at - '0'), &value))
             return refuse(p, "an integer over 2^64");
         p->at++;
     }
@@ -276,8 +278,8 @@ static int type_field(struct parser *p, struct sl_safetensor *tensor)
         }
     }
     return sl_error_set(p->error, SL_DOMAIN_INPUT, -EINVAL,
-                        "%s: tensor \"%.80s\": dtype \"%.40s\" is not supported", p->path, p->tensor,
-                        text);
+                        "%s: tensor \"%.80s\": dtype \"%.40s\" is not supported", p->path,
+                        p->tensor, text);
 }
 
 /* One of dtype, shape, data_offsets; `seen` has a bit for each. */

@@ -48,7 +48,7 @@ int sl_weights_read(const struct sl_weights *weights, size_t param, uint64_t fir
 struct sl_weights_writer;
 
 struct sl_weights_writer_options {
-    const char *directory; /* exists; the caller makes it atomic (sl_model_folder_begin) */
+    const char *directory;        /* exists; the caller makes it atomic (sl_model_folder_begin) */
     const struct sl_model *model; /* borrowed until finish or abort */
     enum sl_dtype dtype;          /* of the files */
     uint64_t shard_bytes_max;     /* 0: 5 GB; a tensor larger than that gets a file of its own */

@@ -57,8 +57,8 @@ static json_t *load_index(const char *path, struct sl_error *error)
 {
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > INDEX_BYTES_MAX) {
-        sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
-                     "%s: not a regular file of at most 64 MiB", path);
+        sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "%s: not a regular file of at most 64 MiB",
+                     path);
         return NULL;
     }
     json_error_t problem;
@@ -91,7 +91,8 @@ static int shard_names(json_t *map, const char *path, const char ***out, size_t 
     const char **names = calloc(entries + 1, sizeof *names);
     if (!names)
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "%s: no memory for its names", path);
-    json_object_foreach(map, key, value) {
+    json_object_foreach(map, key, value)
+    {
         const char *name = json_string_value(value);
         if (!name || !plain_name(name)) {
             free(names);
@@ -143,7 +144,8 @@ static int check_map(const struct sl_weights *weights, json_t *map, const char *
 {
     const char *key;
     json_t *value;
-    json_object_foreach(map, key, value) {
+    json_object_foreach(map, key, value)
+    {
         const char *name = json_string_value(value);
         bool found = false;
         for (size_t i = 0; i < weights->file_count && !found; i++) {
@@ -161,7 +163,8 @@ static int open_index(struct sl_weights *weights, const char *directory, struct 
 {
     char *path = join(directory, INDEX_NAME);
     if (!path)
-        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "%s: no memory for a path", directory);
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "%s: no memory for a path",
+                            directory);
     const char **names = NULL;
     size_t count = 0;
     json_t *root = load_index(path, error);

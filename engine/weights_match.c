@@ -97,8 +97,8 @@ static void describe_shapes(const struct sl_param *param, const struct sl_safete
 {
     size_t used = 0;
     for (uint32_t i = 0; i < tensor->rank && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s%" PRIu64, i ? "x" : "",
-                                 tensor->shape[i]);
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s%" PRIu64, i ? "x" : "", tensor->shape[i]);
     if (used >= size)
         return;
     if (param->vector)

@@ -12,8 +12,8 @@
  * written, which is once if the caller kept the contract; counts that do not add up are refused.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,14 +119,13 @@ static int create_shard(struct sl_weights_writer *writer, uint32_t shard, size_t
                             writer->directory);
     for (size_t i = first; i < end; i++)
         tensors[i - first] = describe(writer, &writer->model->params[i]);
-    int rc = sl_safetensors_create(path, tensors, end - first, &writer->fds[shard], &data_offset,
-                                   error);
+    int rc =
+        sl_safetensors_create(path, tensors, end - first, &writer->fds[shard], &data_offset, error);
     free(path);
     for (size_t k = 0; k < end - first && !rc; k++) {
         /* the name is the parameter's own array, so it tells the parameter */
         const char *at = tensors[k].name;
-        const struct sl_param *p =
-            (const struct sl_param *)(at - offsetof(struct sl_param, name));
+        const struct sl_param *p = (const struct sl_param *)(at - offsetof(struct sl_param, name));
         writer->places[p - writer->model->params].offset_bytes = data_offset + tensors[k].begin;
     }
     return rc;
@@ -201,8 +200,8 @@ int sl_weights_writer_create(struct sl_weights_writer **out,
         free_writer(writer);
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a weight writer");
     }
-    writer->shard_count = assign_shards(
-        writer, options->shard_bytes_max ? options->shard_bytes_max : SHARD_BYTES_DEFAULT);
+    writer->shard_count = assign_shards(writer, options->shard_bytes_max ? options->shard_bytes_max
+                                                                         : SHARD_BYTES_DEFAULT);
     int rc = create_shards(writer, error);
     if (!rc && writer->shard_count > 1)
         rc = write_index(writer, error);
