@@ -78,7 +78,7 @@ static const struct {
     [SL_FAMILY_PHI3] = {.positions = 4096, .eps = 1e-5f, .theta = 1e4},
 };
 
-int sl_config_refuse(struct sl_config *config, const char *format, ...)
+int sl_model_config_refuse(struct sl_model_config *config, const char *format, ...)
 {
     char text[512];
     va_list list;
@@ -91,61 +91,63 @@ int sl_config_refuse(struct sl_config *config, const char *format, ...)
     return config->rc;
 }
 
-json_t *sl_config_get(const json_t *object, const char *key)
+json_t *sl_model_config_get(const json_t *object, const char *key)
 {
     json_t *value = json_object_get(object, key);
     return json_is_null(value) ? NULL : value;
 }
 
-double sl_config_number(struct sl_config *config, const json_t *object, const char *where,
-                        const char *key, double fallback, double low, double high)
+double sl_model_config_number(struct sl_model_config *config, const json_t *object,
+                              const char *where, const char *key, double fallback, double low,
+                              double high)
 {
-    json_t *value = sl_config_get(object, key);
+    json_t *value = sl_model_config_get(object, key);
     if (!value || config->rc)
         return fallback;
     double number = json_number_value(value);
     if (!json_is_number(value) || !isfinite(number)) {
-        sl_config_refuse(config, "%s%s: must be a number", where, key);
+        sl_model_config_refuse(config, "%s%s: must be a number", where, key);
         return fallback;
     }
     if (number < low || number > high) {
-        sl_config_refuse(config, "%s%s %g: must be between %g and %g", where, key, number, low,
-                         high);
+        sl_model_config_refuse(config, "%s%s %g: must be between %g and %g", where, key, number,
+                               low, high);
         return fallback;
     }
     return number;
 }
 
-uint32_t sl_config_count(struct sl_config *config, const json_t *object, const char *key,
-                         uint32_t fallback, uint32_t high)
+uint32_t sl_model_config_count(struct sl_model_config *config, const json_t *object,
+                               const char *key, uint32_t fallback, uint32_t high)
 {
-    json_t *value = sl_config_get(object, key);
+    json_t *value = sl_model_config_get(object, key);
     if (config->rc)
         return fallback;
     if (!value && fallback == 0)
-        sl_config_refuse(config, "%s: is missing", key);
+        sl_model_config_refuse(config, "%s: is missing", key);
     if (!value)
         return fallback;
     json_int_t number = json_integer_value(value);
     if (!json_is_integer(value) || number < 1 || number > high) {
-        sl_config_refuse(config, "%s: must be a whole number between 1 and %u", key, high);
+        sl_model_config_refuse(config, "%s: must be a whole number between 1 and %u", key, high);
         return fallback;
     }
     return (uint32_t)number;
 }
 
-bool sl_config_flag(struct sl_config *config, const json_t *object, const char *key, bool fallback)
+bool sl_model_config_flag(struct sl_model_config *config, const json_t *object, const char *key,
+                          bool fallback)
 {
-    json_t *value = sl_config_get(object, key);
+    json_t *value = sl_model_config_get(object, key);
     if (!value || config->rc)
         return fallback;
     if (!json_is_boolean(value))
-        sl_config_refuse(config, "%s: must be true or false", key);
+        sl_model_config_refuse(config, "%s: must be true or false", key);
     return json_is_true(value);
 }
 
 /* Parts that make a checkpoint something else than one of the families. */
-static void refuse_parts(struct sl_config *c, const json_t *root)
+static void refuse_parts(struct sl_model_config *c, const json_t *root)
 {
     static const struct {
         const char *key, *what;
@@ -160,15 +162,15 @@ static void refuse_parts(struct sl_config *c, const json_t *root)
         {"peft_type", "LoRA adapters are not supported; merge it into its base model first"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        json_t *value = sl_config_get(root, parts[i].key);
+        json_t *value = sl_model_config_get(root, parts[i].key);
         bool zero = json_is_integer(value) && json_integer_value(value) == 0;
         if (value && !zero)
-            sl_config_refuse(c, "%s: %s", parts[i].key, parts[i].what);
+            sl_model_config_refuse(c, "%s: %s", parts[i].key, parts[i].what);
     }
 }
 
 /* Options that change the computation in a way that the transformer does not have. */
-static void refuse_options(struct sl_config *c)
+static void refuse_options(struct sl_model_config *c)
 {
     static const struct {
         const char *key;
@@ -179,31 +181,33 @@ static void refuse_options(struct sl_config *c)
         {"is_encoder_decoder", false},  {"alibi", false},
     };
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
-        if (sl_config_flag(c, c->root, options[i].key, options[i].usual) != options[i].usual)
-            sl_config_refuse(c, "%s: only %s is supported", options[i].key,
-                             options[i].usual ? "true" : "false");
+        if (sl_model_config_flag(c, c->root, options[i].key, options[i].usual) != options[i].usual)
+            sl_model_config_refuse(c, "%s: only %s is supported", options[i].key,
+                                   options[i].usual ? "true" : "false");
 }
 
-static int find_family(struct sl_config *c, const json_t *root)
+static int find_family(struct sl_model_config *c, const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
     if (!type)
-        return sl_config_refuse(c, "model_type: is missing");
+        return sl_model_config_refuse(c, "model_type: is missing");
     int family = sl_family_find(type);
     if (family >= 0)
         return family;
     if (strstr(type, "moe") || strcmp(type, "mixtral") == 0 || strncmp(type, "deepseek", 8) == 0)
-        return sl_config_refuse(c, "model_type \"%.60s\": mixtures of experts are not supported",
-                                type);
+        return sl_model_config_refuse(
+            c, "model_type \"%.60s\": mixtures of experts are not supported", type);
     if (strstr(type, "vl") || strstr(type, "llava") || strcmp(type, "mllama") == 0)
-        return sl_config_refuse(c, "model_type \"%.60s\": vision parts are not supported", type);
-    return sl_config_refuse(c,
-                            "model_type \"%.60s\": not supported; the families are gpt2, llama, "
-                            "mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi3",
-                            type);
+        return sl_model_config_refuse(c, "model_type \"%.60s\": vision parts are not supported",
+                                      type);
+    return sl_model_config_refuse(
+        c,
+        "model_type \"%.60s\": not supported; the families are gpt2, llama, "
+        "mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, phi3",
+        type);
 }
 
-static void read_activation(struct sl_config *c, struct sl_model *m)
+static void read_activation(struct sl_model_config *c, struct sl_model *m)
 {
     static const struct {
         const char *name;
@@ -214,11 +218,11 @@ static void read_activation(struct sl_config *c, struct sl_model *m)
         {"gelu_fast", SL_ACT_GELU_TANH}, {"gelu", SL_ACT_GELU},
     };
     const char *key = m->family == SL_FAMILY_GPT2 ? "activation_function" : "hidden_act";
-    json_t *value = sl_config_get(c->root, "hidden_activation");
+    json_t *value = sl_model_config_get(c->root, "hidden_activation");
     if (value)
         key = "hidden_activation";
     else
-        value = sl_config_get(c->root, key);
+        value = sl_model_config_get(c->root, key);
     const char *name = json_string_value(value);
     if (!value)
         return;
@@ -231,141 +235,143 @@ static void read_activation(struct sl_config *c, struct sl_model *m)
             return;
         }
     }
-    sl_config_refuse(c,
-                     "%s \"%.40s\": not supported; silu, gelu_new, gelu_pytorch_tanh and gelu are",
-                     key, name ? name : "(not a string)");
+    sl_model_config_refuse(
+        c, "%s \"%.40s\": not supported; silu, gelu_new, gelu_pytorch_tanh and gelu are", key,
+        name ? name : "(not a string)");
 }
 
-static int32_t read_id(struct sl_config *c, const char *key)
+static int32_t read_id(struct sl_model_config *c, const char *key)
 {
-    json_t *value = sl_config_get(c->root, key);
+    json_t *value = sl_model_config_get(c->root, key);
     if (json_is_array(value))
         value = json_array_get(value, 0);
     if (!value)
         return -1;
     json_int_t id = json_integer_value(value);
     if (!json_is_integer(value) || id < -1 || id > INT32_MAX)
-        sl_config_refuse(c, "%s: must be a token id or a list of them", key);
+        sl_model_config_refuse(c, "%s: must be a token id or a list of them", key);
     return (int32_t)id;
 }
 
-static void read_dropout(struct sl_config *c, struct sl_model *m)
+static void read_dropout(struct sl_model_config *c, struct sl_model *m)
 {
     static const char *const keys[] = {"attention_dropout", "hidden_dropout", "resid_pdrop",
                                        "embd_pdrop", "attn_pdrop"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         bool pdrop = i >= 2;
         double fallback = pdrop ? defaults[m->family].dropout : 0;
-        double value = sl_config_number(c, c->root, "", keys[i], fallback, 0, 1);
+        double value = sl_model_config_number(c, c->root, "", keys[i], fallback, 0, 1);
         if ((float)value > m->dropout)
             m->dropout = (float)value;
     }
 }
 
-static void read_gpt2(struct sl_config *c, struct sl_model *m)
+static void read_gpt2(struct sl_model_config *c, struct sl_model *m)
 {
-    m->hidden = sl_config_count(c, c->root, "n_embd", 0, 1u << 20);
-    m->layers = sl_config_count(c, c->root, "n_layer", 0, SL_MODEL_LAYERS_MAX);
-    m->heads = m->kv_heads = sl_config_count(c, c->root, "n_head", 0, 1u << 14);
-    m->positions_max = sl_config_count(c, c->root, "n_positions", 1024, POSITIONS_MAX);
-    m->ffn = sl_config_count(c, c->root, "n_inner", c->rc ? 1 : 4 * m->hidden, 1u << 22);
-    m->norm_eps =
-        (float)sl_config_number(c, c->root, "", "layer_norm_epsilon", (double)1e-5f, 1e-12, 1);
+    m->hidden = sl_model_config_count(c, c->root, "n_embd", 0, 1u << 20);
+    m->layers = sl_model_config_count(c, c->root, "n_layer", 0, SL_MODEL_LAYERS_MAX);
+    m->heads = m->kv_heads = sl_model_config_count(c, c->root, "n_head", 0, 1u << 14);
+    m->positions_max = sl_model_config_count(c, c->root, "n_positions", 1024, POSITIONS_MAX);
+    m->ffn = sl_model_config_count(c, c->root, "n_inner", c->rc ? 1 : 4 * m->hidden, 1u << 22);
+    m->norm_eps = (float)sl_model_config_number(c, c->root, "", "layer_norm_epsilon", (double)1e-5f,
+                                                1e-12, 1);
 }
 
-static void read_llama_like(struct sl_config *c, struct sl_model *m)
+static void read_llama_like(struct sl_model_config *c, struct sl_model *m)
 {
     enum sl_family f = m->family;
-    m->hidden = sl_config_count(c, c->root, "hidden_size", defaults[f].hidden, 1u << 20);
-    m->layers =
-        sl_config_count(c, c->root, "num_hidden_layers", defaults[f].layers, SL_MODEL_LAYERS_MAX);
-    m->heads = sl_config_count(c, c->root, "num_attention_heads", defaults[f].heads, 1u << 14);
-    m->ffn = sl_config_count(c, c->root, "intermediate_size", defaults[f].ffn, 1u << 22);
+    m->hidden = sl_model_config_count(c, c->root, "hidden_size", defaults[f].hidden, 1u << 20);
+    m->layers = sl_model_config_count(c, c->root, "num_hidden_layers", defaults[f].layers,
+                                      SL_MODEL_LAYERS_MAX);
+    m->heads =
+        sl_model_config_count(c, c->root, "num_attention_heads", defaults[f].heads, 1u << 14);
+    m->ffn = sl_model_config_count(c, c->root, "intermediate_size", defaults[f].ffn, 1u << 22);
     bool kv_null = json_is_null(json_object_get(c->root, "num_key_value_heads"));
-    m->kv_heads = sl_config_count(
+    m->kv_heads = sl_model_config_count(
         c, c->root, "num_key_value_heads",
         defaults[f].kv_heads && !kv_null ? defaults[f].kv_heads : m->heads, 1u << 14);
-    m->positions_max = sl_config_count(c, c->root, "max_position_embeddings", defaults[f].positions,
-                                       POSITIONS_MAX);
-    m->norm_eps =
-        (float)sl_config_number(c, c->root, "", "rms_norm_eps", (double)defaults[f].eps, 1e-12, 1);
+    m->positions_max = sl_model_config_count(c, c->root, "max_position_embeddings",
+                                             defaults[f].positions, POSITIONS_MAX);
+    m->norm_eps = (float)sl_model_config_number(c, c->root, "", "rms_norm_eps",
+                                                (double)defaults[f].eps, 1e-12, 1);
     if (f == SL_FAMILY_LLAMA || f == SL_FAMILY_QWEN3 || m->norm == SL_NORM_RMS_PLUS_ONE) {
-        bool bias = sl_config_flag(c, c->root, "attention_bias", false);
+        bool bias = sl_model_config_flag(c, c->root, "attention_bias", false);
         m->qkv_bias = m->o_bias = bias;
     }
     if (f == SL_FAMILY_LLAMA)
-        m->mlp_bias = sl_config_flag(c, c->root, "mlp_bias", false);
+        m->mlp_bias = sl_model_config_flag(c, c->root, "mlp_bias", false);
 }
 
-static void read_head_size(struct sl_config *c, struct sl_model *m)
+static void read_head_size(struct sl_model_config *c, struct sl_model *m)
 {
     uint32_t fallback = m->heads ? m->hidden / m->heads : 0;
-    bool given = sl_config_get(c->root, "head_dim") != NULL;
+    bool given = sl_model_config_get(c->root, "head_dim") != NULL;
     if (!given && defaults[m->family].head_size)
         fallback = defaults[m->family].head_size;
     else if (!given && c->rc == 0 && (fallback == 0 || m->hidden % m->heads != 0))
-        sl_config_refuse(c, "hidden size %u: must be a multiple of the %u heads", m->hidden,
-                         m->heads);
+        sl_model_config_refuse(c, "hidden size %u: must be a multiple of the %u heads", m->hidden,
+                               m->heads);
     /* GPT-2, Qwen 2 and Phi 3 have no such key: what is there is what transformers computed. */
-    m->head_size = sl_config_count(c, c->root, "head_dim", fallback ? fallback : 1, 512);
+    m->head_size = sl_model_config_count(c, c->root, "head_dim", fallback ? fallback : 1, 512);
 }
 
-static void read_gemma(struct sl_config *c, struct sl_model *m)
+static void read_gemma(struct sl_model_config *c, struct sl_model *m)
 {
     enum sl_family f = m->family;
     m->embedding_scale = sqrtf((float)m->hidden);
     if (f == SL_FAMILY_GEMMA)
         return;
-    double scale_of = sl_config_number(c, c->root, "", "query_pre_attn_scalar",
-                                       defaults[f].query_scale_of, 1e-3, 1e9);
+    double scale_of = sl_model_config_number(c, c->root, "", "query_pre_attn_scalar",
+                                             defaults[f].query_scale_of, 1e-3, 1e9);
     m->attention_scale = (float)pow(scale_of, -0.5);
     bool none = json_is_null(json_object_get(c->root, "attn_logit_softcapping"));
     m->attention_softcap =
-        (float)sl_config_number(c, c->root, "", "attn_logit_softcapping",
-                                none ? 0 : defaults[f].attention_softcap, 1e-3, 1e6);
+        (float)sl_model_config_number(c, c->root, "", "attn_logit_softcapping",
+                                      none ? 0 : defaults[f].attention_softcap, 1e-3, 1e6);
     none = json_is_null(json_object_get(c->root, "final_logit_softcapping"));
-    m->final_softcap = (float)sl_config_number(c, c->root, "", "final_logit_softcapping",
-                                               none ? 0 : defaults[f].final_softcap, 1e-3, 1e6);
+    m->final_softcap = (float)sl_model_config_number(
+        c, c->root, "", "final_logit_softcapping", none ? 0 : defaults[f].final_softcap, 1e-3, 1e6);
 }
 
 /* layer_types where it is given, else the family's rule. */
-static bool layer_slides(struct sl_config *c, const struct sl_model *m, uint32_t layer)
+static bool layer_slides(struct sl_model_config *c, const struct sl_model *m, uint32_t layer)
 {
-    json_t *types = sl_config_get(c->root, "layer_types");
+    json_t *types = sl_model_config_get(c->root, "layer_types");
     if (types && m->family != SL_FAMILY_MISTRAL && m->family != SL_FAMILY_LLAMA &&
         m->family != SL_FAMILY_PHI3) {
         const char *type = json_string_value(json_array_get(types, layer));
         if (type && strcmp(type, "sliding_attention") == 0)
             return true;
         if (!type || strcmp(type, "full_attention") != 0)
-            sl_config_refuse(c, "layer_types[%u]: must be full_attention or sliding_attention",
-                             layer);
+            sl_model_config_refuse(
+                c, "layer_types[%u]: must be full_attention or sliding_attention", layer);
         return false;
     }
     if (m->family == SL_FAMILY_GEMMA2)
         return layer % 2 == 0;
     if (m->family == SL_FAMILY_GEMMA3)
-        return (layer + 1) % sl_config_count(c, c->root, "sliding_window_pattern", 6, 1024) != 0;
+        return (layer + 1) % sl_model_config_count(c, c->root, "sliding_window_pattern", 6, 1024) !=
+               0;
     if (m->family == SL_FAMILY_QWEN2 || m->family == SL_FAMILY_QWEN3) {
-        double full = sl_config_number(c, c->root, "", "max_window_layers", 28, 0, 1e6);
+        double full = sl_model_config_number(c, c->root, "", "max_window_layers", 28, 0, 1e6);
         return layer >= full;
     }
     return true;
 }
 
-static void read_windows(struct sl_config *c, struct sl_model *m)
+static void read_windows(struct sl_model_config *c, struct sl_model *m)
 {
     if (m->family == SL_FAMILY_GPT2 || m->family == SL_FAMILY_LLAMA || m->family == SL_FAMILY_GEMMA)
         return;
     bool off = json_is_null(json_object_get(c->root, "sliding_window"));
     bool qwen = m->family == SL_FAMILY_QWEN2 || m->family == SL_FAMILY_QWEN3;
-    if (qwen && !sl_config_flag(c, c->root, "use_sliding_window", false))
+    if (qwen && !sl_model_config_flag(c, c->root, "use_sliding_window", false))
         off = true;
-    if (!sl_config_get(c->root, "sliding_window") && defaults[m->family].window == 0)
+    if (!sl_model_config_get(c->root, "sliding_window") && defaults[m->family].window == 0)
         off = true;
     uint32_t window = off ? 0
-                          : sl_config_count(c, c->root, "sliding_window",
-                                            defaults[m->family].window, POSITIONS_MAX);
+                          : sl_model_config_count(c, c->root, "sliding_window",
+                                                  defaults[m->family].window, POSITIONS_MAX);
     for (uint32_t layer = 0; layer < m->layers && !c->rc; layer++) {
         bool slides = layer_slides(c, m, layer);
         m->window[layer] = slides ? window : 0;
@@ -373,17 +379,17 @@ static void read_windows(struct sl_config *c, struct sl_model *m)
     }
 }
 
-static void fill(struct sl_config *c, struct sl_model *m, enum sl_family family)
+static void fill(struct sl_model_config *c, struct sl_model *m, enum sl_family family)
 {
     sl_family_defaults(m, family);
     m->vocabulary =
-        sl_config_count(c, c->root, "vocab_size", defaults[family].vocabulary, 1u << 24);
+        sl_model_config_count(c, c->root, "vocab_size", defaults[family].vocabulary, 1u << 24);
     if (family == SL_FAMILY_GPT2)
         read_gpt2(c, m);
     else
         read_llama_like(c, m);
     read_head_size(c, m);
-    m->tied = sl_config_flag(c, c->root, "tie_word_embeddings", defaults[family].tied);
+    m->tied = sl_model_config_flag(c, c->root, "tie_word_embeddings", defaults[family].tied);
     m->bos_id = read_id(c, "bos_token_id");
     m->eos_id = read_id(c, "eos_token_id");
     read_activation(c, m);
@@ -392,18 +398,18 @@ static void fill(struct sl_config *c, struct sl_model *m, enum sl_family family)
         read_gemma(c, m);
     read_windows(c, m);
     if (!c->rc && family != SL_FAMILY_GPT2)
-        sl_config_rope(c, m, defaults[family].theta, defaults[family].local_theta);
+        sl_model_config_rope(c, m, defaults[family].theta, defaults[family].local_theta);
 }
 
 int sl_model_from_config(struct sl_model *model, json_t *root, const char *path,
                          struct sl_error *error)
 {
-    struct sl_config c = {.path = path, .root = root, .error = error};
+    struct sl_model_config c = {.path = path, .root = root, .error = error};
     memset(model, 0, sizeof *model);
     if (!json_is_object(root))
-        return sl_config_refuse(&c, "must be an object");
+        return sl_model_config_refuse(&c, "must be an object");
     refuse_parts(&c, root);
-    json_t *text = sl_config_get(root, "text_config");
+    json_t *text = sl_model_config_get(root, "text_config");
     int family = c.rc ? c.rc : find_family(&c, root);
     if (family >= 0 && json_is_object(text)) {
         c.root = text;
@@ -413,8 +419,8 @@ int sl_model_from_config(struct sl_model *model, json_t *root, const char *path,
         return family;
     refuse_options(&c);
     fill(&c, model, (enum sl_family)family);
-    if (!c.rc && c.root == text && sl_config_get(root, "tie_word_embeddings"))
-        model->tied = sl_config_flag(&c, root, "tie_word_embeddings", model->tied);
+    if (!c.rc && c.root == text && sl_model_config_get(root, "tie_word_embeddings"))
+        model->tied = sl_model_config_flag(&c, root, "tie_word_embeddings", model->tied);
     if (!c.rc) {
         c.rc = sl_model_build(model, error);
         if (c.rc && error)

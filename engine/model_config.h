@@ -7,7 +7,7 @@
 
 #include "engine/model.h"
 
-struct sl_config {
+struct sl_model_config {
     const char *path; /* for messages */
     json_t *root;     /* the object that holds the text model's keys */
     struct sl_error *error;
@@ -15,23 +15,25 @@ struct sl_config {
 };
 
 /* The value of `key` in `object`, or NULL where it is absent or null. */
-json_t *sl_config_get(const json_t *object, const char *key);
+json_t *sl_model_config_get(const json_t *object, const char *key);
 
 /* Numbers, with a fallback where the key is absent. A value of another kind, not finite, or outside
  * [low, high] is an error. `where` is put before the key in messages ("rope_scaling."). */
-double sl_config_number(struct sl_config *config, const json_t *object, const char *where,
-                        const char *key, double fallback, double low, double high);
-uint32_t sl_config_count(struct sl_config *config, const json_t *object, const char *key,
-                         uint32_t fallback, uint32_t high);
-bool sl_config_flag(struct sl_config *config, const json_t *object, const char *key, bool fallback);
+double sl_model_config_number(struct sl_model_config *config, const json_t *object,
+                              const char *where, const char *key, double fallback, double low,
+                              double high);
+uint32_t sl_model_config_count(struct sl_model_config *config, const json_t *object,
+                               const char *key, uint32_t fallback, uint32_t high);
+bool sl_model_config_flag(struct sl_model_config *config, const json_t *object, const char *key,
+                          bool fallback);
 
-int sl_config_refuse(struct sl_config *config, const char *format, ...)
+int sl_model_config_refuse(struct sl_model_config *config, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Fill rope[], rotary and rope_index from either form (model_config_rope.c). Needs the dimensions,
  * windows and positions_max. */
-void sl_config_rope(struct sl_config *config, struct sl_model *model, double default_theta,
-                    double default_local_theta);
+void sl_model_config_rope(struct sl_model_config *config, struct sl_model *model,
+                          double default_theta, double default_local_theta);
 
 /* The step of sl_model_from_directory that needs no file: takes the parsed root. */
 int sl_model_from_config(struct sl_model *model, json_t *root, const char *path,
