@@ -19,6 +19,10 @@
 void sl_gradient_finish_chunk(const float *sum, void *out, enum sl_dtype dtype, size_t count,
                               double *squares, uint64_t *nonfinite);
 
+/* The same measurement of a gradient that arrives rounded: nothing is written. */
+void sl_gradient_measure_chunk(const void *x, enum sl_dtype dtype, size_t count, double *squares,
+                               uint64_t *nonfinite);
+
 /* sum[i] += x[i] (x of dtype), for gradients that arrive rounded. */
 void sl_gradient_accumulate(float *sum, const void *x, enum sl_dtype dtype, size_t count);
 

@@ -39,12 +39,52 @@ static uint64_t sum_lanes(vi lanes)
     return sum;
 }
 
-struct finish {
+struct measure {
     vd squares;
     vi nonfinite; /* minus the number of non-finite values: masks are -1 */
 };
 
-INLINE void finish_16(struct finish *state, const float *sum, void *out, enum sl_dtype dtype,
+INLINE void measure_16(struct measure *state, vf x)
+{
+    vi exponent = vi_set1(0x7f800000u);
+    state->squares = vd_add_square(state->squares, x);
+    state->nonfinite = vi_add(state->nonfinite, vi_eq(vi_and(vi_from_bits(x), exponent), exponent));
+}
+
+INLINE void measure_end(const struct measure *state, double *squares, uint64_t *nonfinite)
+{
+    *squares = reduce_lanes(state->squares);
+    *nonfinite = sum_lanes(vi_sub(vi_set1(0), state->nonfinite));
+}
+
+INLINE void measure_run(const void *x, enum sl_dtype dtype, size_t count, double *squares,
+                        uint64_t *nonfinite)
+{
+    struct measure state = {vd_zero(), vi_set1(0)};
+    size_t i = 0;
+    for (; i + 16 <= count; i += 16)
+        measure_16(&state, v_load_dtype(x, dtype, i));
+    if (i < count) {
+        float padded[16] = {0};
+        size_t bytes = sl_dtype_bytes(dtype);
+        memcpy(padded, (const char *)x + i * bytes, (count - i) * bytes);
+        measure_16(&state, v_load_dtype(padded, dtype, 0));
+    }
+    measure_end(&state, squares, nonfinite);
+}
+
+static void gradient_measure_chunk(const void *x, enum sl_dtype dtype, size_t count,
+                                   double *squares, uint64_t *nonfinite)
+{
+    if (dtype == SL_F32)
+        measure_run(x, SL_F32, count, squares, nonfinite);
+    else if (dtype == SL_BF16)
+        measure_run(x, SL_BF16, count, squares, nonfinite);
+    else
+        measure_run(x, SL_F16, count, squares, nonfinite);
+}
+
+INLINE void finish_16(struct measure *state, const float *sum, void *out, enum sl_dtype dtype,
                       size_t index)
 {
     vf x = v_load(sum);
@@ -62,16 +102,13 @@ INLINE void finish_16(struct finish *state, const float *sum, void *out, enum sl
     } else if (out != (const void *)(sum - index)) {
         v_store((float *)out + index, x);
     }
-    vi exponent = vi_set1(0x7f800000u);
-    state->squares = vd_add_square(state->squares, rounded);
-    state->nonfinite =
-        vi_add(state->nonfinite, vi_eq(vi_and(vi_from_bits(rounded), exponent), exponent));
+    measure_16(state, rounded);
 }
 
 INLINE void finish_run(const float *sum, void *out, enum sl_dtype dtype, size_t count,
                        double *squares, uint64_t *nonfinite)
 {
-    struct finish state = {vd_zero(), vi_set1(0)};
+    struct measure state = {vd_zero(), vi_set1(0)};
     size_t i = 0;
     for (; i + 16 <= count; i += 16)
         finish_16(&state, sum + i, out, dtype, i);
@@ -82,8 +119,7 @@ INLINE void finish_run(const float *sum, void *out, enum sl_dtype dtype, size_t 
         memcpy((char *)out + i * sl_dtype_bytes(dtype), written,
                (count - i) * sl_dtype_bytes(dtype));
     }
-    *squares = reduce_lanes(state.squares);
-    *nonfinite = sum_lanes(vi_sub(vi_set1(0), state.nonfinite));
+    measure_end(&state, squares, nonfinite);
 }
 
 static void gradient_finish_chunk(const float *sum, void *out, enum sl_dtype dtype, size_t count,

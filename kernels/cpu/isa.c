@@ -163,6 +163,12 @@ void sl_gradient_finish_chunk(const float *sum, void *out, enum sl_dtype dtype, 
     kernels()->gradient_finish_chunk(sum, out, dtype, count, squares, nonfinite);
 }
 
+void sl_gradient_measure_chunk(const void *x, enum sl_dtype dtype, size_t count, double *squares,
+                               uint64_t *nonfinite)
+{
+    kernels()->gradient_measure_chunk(x, dtype, count, squares, nonfinite);
+}
+
 void sl_gradient_accumulate(float *sum, const void *x, enum sl_dtype dtype, size_t count)
 {
     kernels()->gradient_accumulate(sum, x, dtype, count);

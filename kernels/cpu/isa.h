@@ -22,6 +22,8 @@ struct sl_cpu_kernels {
     void (*optim_step)(const struct sl_optim_args *args, const struct sl_optim_terms *terms);
     void (*gradient_finish_chunk)(const float *sum, void *out, enum sl_dtype dtype, size_t count,
                                   double *squares, uint64_t *nonfinite);
+    void (*gradient_measure_chunk)(const void *x, enum sl_dtype dtype, size_t count,
+                                   double *squares, uint64_t *nonfinite);
     void (*gradient_accumulate)(float *sum, const void *x, enum sl_dtype dtype, size_t count);
     void (*cast_to_f32)(float *out, const void *x, enum sl_dtype dtype, size_t count);
     void (*cast_from_f32)(void *out, enum sl_dtype dtype, const float *x, size_t count);

@@ -8,6 +8,7 @@
 const struct sl_cpu_kernels sl_cpu_kernels_avx2 = {
     .optim_step = optim_step,
     .gradient_finish_chunk = gradient_finish_chunk,
+    .gradient_measure_chunk = gradient_measure_chunk,
     .gradient_accumulate = gradient_accumulate,
     .cast_to_f32 = cast_to_f32,
     .cast_from_f32 = cast_from_f32,
