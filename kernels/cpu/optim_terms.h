@@ -19,7 +19,7 @@ struct sl_optim_terms {
     float eps;
     float root_scale; /* 1 / sqrt(1 - beta2^step) */
     float step_size;  /* negative: -lr, and / (1 - beta1^step) where bias is corrected */
-    float decay;      /* AdamW: -lr wd; Lion: 1 - lr wd; others: wd, added to the gradient */
+    float decay;      /* AdamW, Lion: -lr wd, of the weight; others: wd, added to the gradient */
     bool decays;      /* false: the decay operation is left out */
     bool averages;    /* SGD: has momentum */
     bool nesterov;
@@ -71,6 +71,7 @@ static inline struct sl_optim_terms sl_optim_terms_make(const struct sl_optim_ar
     const struct sl_optim_hyper *hyper = &args->hyper;
     bool sgd = hyper->kind == SL_OPTIM_SGD;
     bool adam = hyper->kind == SL_OPTIM_ADAMW || hyper->kind == SL_OPTIM_ADAM;
+    bool decoupled = hyper->kind == SL_OPTIM_ADAMW || hyper->kind == SL_OPTIM_LION;
     double lr = hyper->lr, decay = hyper->weight_decay;
     double rest1 = 1, rest2 = 1;
     if (adam && hyper->bias_correction) {
@@ -87,9 +88,7 @@ static inline struct sl_optim_terms sl_optim_terms_make(const struct sl_optim_ar
         .eps = hyper->eps,
         .root_scale = (float)(1 / sqrt(rest2)),
         .step_size = (float)(-lr / rest1),
-        .decay = hyper->kind == SL_OPTIM_ADAMW  ? (float)(-lr * decay)
-                 : hyper->kind == SL_OPTIM_LION ? (float)(1 - lr * decay)
-                                                : (float)decay,
+        .decay = decoupled ? (float)(-lr * decay) : (float)decay,
         .decays = decay != 0,
         .averages = sgd && hyper->momentum != 0,
         .nesterov = sgd && hyper->nesterov,
