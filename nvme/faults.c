@@ -7,7 +7,7 @@
  * above sees exactly what it would see of a bad device. A short read also overwrites the bytes that
  * it claims not to have read, so that nobody can use them unnoticed.
  *
- * Invariant: an operation is with `inner`, or in `held` with the time at which it comes back.
+ * Invariant: an operation is with the inner backend, or in `held` with the time it comes back.
  */
 #include "nvme/faults.h"
 
@@ -24,13 +24,13 @@
 
 /* What happens to one operation. */
 struct mishap {
+    struct sl_io inner; /* what the inner backend is given; first: it leads back here */
+    struct sl_io *io;
     enum sl_fault fault; /* SL_FAULT_COUNT: none */
-    uint32_t bytes;      /* of the sl_io, as the loop gave it */
-    char *buffer;
-    uint64_t file_offset;
-    char *bounce;     /* changed data of a write */
-    uint32_t claimed; /* a short operation reports so many bytes */
+    char *bounce;        /* changed data of a write */
+    uint32_t claimed;    /* a short operation reports so many bytes */
     uint64_t delay_ns, due_ns;
+    struct mishap *next;
 };
 
 struct faulty {
@@ -39,8 +39,7 @@ struct faulty {
     const struct sl_swap_faults *plan;
     uint64_t random, operations, injected, bytes_written;
     uint64_t file_bytes[SL_SWAP_PATHS_MAX];
-    struct sl_io *held;
-    size_t with_inner;
+    struct mishap *held;
 };
 
 static struct faulty *faulty_of(struct sl_io_backend *backend)
@@ -101,55 +100,45 @@ static enum sl_fault draw_fault(struct faulty *faulty, const struct sl_io *io)
     return SL_FAULT_COUNT;
 }
 
-static void hold(struct faulty *faulty, struct sl_io *io, uint64_t due_ns)
+static void hold(struct faulty *faulty, struct mishap *mishap, uint64_t due_ns)
 {
-    ((struct mishap *)io->backend_data)->due_ns = due_ns;
-    io->inner_next = faulty->held;
-    faulty->held = io;
-}
-
-static void forward(struct faulty *faulty, struct sl_io *io)
-{
-    faulty->with_inner++;
-    faulty->inner->ops->queue(faulty->inner, io);
+    mishap->due_ns = due_ns;
+    mishap->next = faulty->held;
+    faulty->held = mishap;
 }
 
 /* A write whose data was changed by one bit. */
-static void forward_flipped(struct faulty *faulty, struct sl_io *io, struct mishap *mishap)
+static void flip_write(struct faulty *faulty, struct mishap *mishap)
 {
-    mishap->bounce = aligned_alloc(SL_SWAP_ALIGNMENT, io->bytes);
-    if (mishap->bounce) {
-        memcpy(mishap->bounce, io->buffer, io->bytes);
-        uint64_t left = io->bytes - io->bytes_done;
-        uint64_t bit = draw(faulty) % (left * 8);
-        mishap->bounce[io->bytes_done + bit / 8] ^= (char)(1 << bit % 8);
-        io->buffer = mishap->bounce;
-    }
-    forward(faulty, io);
+    struct sl_io *inner = &mishap->inner;
+    mishap->bounce = aligned_alloc(SL_SWAP_ALIGNMENT, inner->bytes);
+    if (!mishap->bounce)
+        abort(); /* test code */
+    memcpy(mishap->bounce, inner->buffer, inner->bytes);
+    uint64_t bit = draw(faulty) % ((uint64_t)(inner->bytes - inner->bytes_done) * 8);
+    mishap->bounce[inner->bytes_done + bit / 8] ^= (char)(1 << bit % 8);
+    inner->buffer = mishap->bounce;
 }
 
 /* A write at another place of its file: never its own, so that the fault is one. */
-static void forward_misdirected(struct faulty *faulty, struct sl_io *io)
+static void misdirect(struct faulty *faulty, struct sl_io *inner)
 {
-    uint64_t places = (faulty->file_bytes[io->file] - io->bytes) / SL_SWAP_ALIGNMENT + 1;
-    if (places > 1) {
-        uint64_t own = io->file_offset / SL_SWAP_ALIGNMENT;
-        uint64_t other = (own + 1 + draw(faulty) % (places - 1)) % places;
-        io->file_offset = other * SL_SWAP_ALIGNMENT;
-    }
-    forward(faulty, io);
+    uint64_t places = (faulty->file_bytes[inner->file] - inner->bytes) / SL_SWAP_ALIGNMENT + 1;
+    if (places < 2)
+        return;
+    uint64_t own = inner->file_offset / SL_SWAP_ALIGNMENT;
+    inner->file_offset = (own + 1 + draw(faulty) % (places - 1)) % places * SL_SWAP_ALIGNMENT;
 }
 
-static void forward_short(struct faulty *faulty, struct sl_io *io, struct mishap *mishap)
+static void shorten(struct faulty *faulty, struct mishap *mishap)
 {
-    uint32_t left = io->bytes - io->bytes_done;
-    uint32_t units = left / SL_SWAP_ALIGNMENT;
+    struct sl_io *inner = &mishap->inner;
+    uint32_t left = inner->bytes - inner->bytes_done, units = left / SL_SWAP_ALIGNMENT;
     mishap->claimed = 1 + (uint32_t)(draw(faulty) % (left - 1)); /* anywhere inside */
     if (units > 1 && draw(faulty) % 2) {                         /* or on a boundary, and true */
         mishap->claimed = SL_SWAP_ALIGNMENT * (1 + (uint32_t)(draw(faulty) % (units - 1)));
-        io->bytes = io->bytes_done + mishap->claimed;
+        inner->bytes = inner->bytes_done + mishap->claimed;
     }
-    forward(faulty, io);
 }
 
 static void faulty_queue(struct sl_io_backend *backend, struct sl_io *io)
@@ -157,77 +146,70 @@ static void faulty_queue(struct sl_io_backend *backend, struct sl_io *io)
     struct faulty *faulty = faulty_of(backend);
     const struct sl_swap_faults *plan = faulty->plan;
     struct mishap *mishap = calloc(1, sizeof(*mishap));
-    enum sl_fault fault = mishap ? draw_fault(faulty, io) : SL_FAULT_COUNT;
+    if (!mishap)
+        abort(); /* test code */
+    *mishap = (struct mishap){.inner = *io, .io = io, .fault = draw_fault(faulty, io)};
     io->backend_data = mishap;
-    if (!mishap) {
-        forward(faulty, io);
-        return;
-    }
-    *mishap = (struct mishap){
-        .fault = fault, .bytes = io->bytes, .buffer = io->buffer, .file_offset = io->file_offset};
     if (draw_unit(faulty) < plan->delay_chance)
         mishap->delay_ns = draw(faulty) % (plan->delay_ns_max + 1);
-    if (fault < SL_FAULT_COUNT) {
+    if (mishap->fault < SL_FAULT_COUNT) {
         faulty->injected++;
         if (plan->injected)
-            plan->injected[fault]++;
+            plan->injected[mishap->fault]++;
     }
-    const uint64_t now_ns = sl_clock_ns();
+    if (io->write)
+        faulty->bytes_written += io->bytes - io->bytes_done;
     static const int codes[SL_FAULT_COUNT] = {[SL_FAULT_EINTR] = -EINTR,
                                               [SL_FAULT_EAGAIN] = -EAGAIN,
                                               [SL_FAULT_EIO] = -EIO,
                                               [SL_FAULT_ENOSPC] = -ENOSPC};
-    switch (fault) {
-    case SL_FAULT_SHORT:
-        forward_short(faulty, io, mishap);
-        break;
+    const uint64_t now_ns = sl_clock_ns();
+    switch (mishap->fault) {
     case SL_FAULT_EINTR:
     case SL_FAULT_EAGAIN:
     case SL_FAULT_EIO:
     case SL_FAULT_ENOSPC:
-        io->result = codes[fault];
-        hold(faulty, io, now_ns + mishap->delay_ns);
+        mishap->inner.result = codes[mishap->fault];
+        hold(faulty, mishap, now_ns + mishap->delay_ns);
+        return;
+    case SL_FAULT_LOST:
+        mishap->inner.result = io->bytes - io->bytes_done;
+        hold(faulty, mishap, now_ns + mishap->delay_ns);
+        return;
+    case SL_FAULT_STALL:
+        mishap->inner.result = -EIO;
+        hold(faulty, mishap, plan->stall_release_ns ? now_ns + plan->stall_release_ns : NEVER);
+        return;
+    case SL_FAULT_SHORT:
+        shorten(faulty, mishap);
         break;
     case SL_FAULT_FLIP_WRITE:
-        forward_flipped(faulty, io, mishap);
+        flip_write(faulty, mishap);
         break;
     case SL_FAULT_MISDIRECTED:
-        forward_misdirected(faulty, io);
-        break;
-    case SL_FAULT_LOST:
-        io->result = io->bytes - io->bytes_done;
-        hold(faulty, io, now_ns + mishap->delay_ns);
-        break;
-    case SL_FAULT_STALL:
-        io->result = -EIO;
-        hold(faulty, io, plan->stall_release_ns ? now_ns + plan->stall_release_ns : NEVER);
+        misdirect(faulty, &mishap->inner);
         break;
     default:
-        forward(faulty, io);
         break;
     }
-    if (io->write)
-        faulty->bytes_written += mishap->bytes - io->bytes_done;
+    faulty->inner->ops->queue(faulty->inner, &mishap->inner);
 }
 
-/* The inner backend is done with `io`: put back what was changed and falsify the result. */
-static void falsify(struct faulty *faulty, struct sl_io *io, struct mishap *mishap)
+/* The inner backend is done: falsify result and data. */
+static void falsify(struct faulty *faulty, struct mishap *mishap)
 {
-    io->bytes = mishap->bytes;
-    io->buffer = mishap->buffer;
-    io->file_offset = mishap->file_offset;
-    free(mishap->bounce);
-    mishap->bounce = NULL;
-    if (io->result <= 0)
+    struct sl_io *inner = &mishap->inner;
+    const struct sl_io *io = mishap->io;
+    if (inner->result <= 0)
         return;
-    if (mishap->fault == SL_FAULT_SHORT && io->result > mishap->claimed)
-        io->result = mishap->claimed;
+    if (mishap->fault == SL_FAULT_SHORT && inner->result > mishap->claimed)
+        inner->result = mishap->claimed;
     if (mishap->fault == SL_FAULT_SHORT && !io->write) {
-        uint32_t from = io->bytes_done + (uint32_t)io->result;
+        uint32_t from = io->bytes_done + (uint32_t)inner->result;
         memset(io->buffer + from, 0xa5, io->bytes - from);
     }
     if (mishap->fault == SL_FAULT_FLIP_READ) {
-        uint64_t bit = draw(faulty) % ((uint64_t)io->result * 8);
+        uint64_t bit = draw(faulty) % ((uint64_t)inner->result * 8);
         io->buffer[io->bytes_done + bit / 8] ^= (char)(1 << bit % 8);
     }
 }
@@ -238,45 +220,41 @@ static void take_from_inner(struct faulty *faulty, size_t max, uint64_t timeout_
     max = sl_min_u64(max, sizeof(batch) / sizeof(batch[0]));
     size_t count = faulty->inner->ops->reap(faulty->inner, batch, max, timeout_ns);
     for (size_t i = 0; i < count; i++) {
-        struct sl_io *io = batch[i];
-        struct mishap *mishap = io->backend_data;
-        faulty->with_inner--;
-        if (!mishap && !(io->backend_data = mishap = calloc(1, sizeof(*mishap))))
-            abort(); /* test code */
-        if (mishap->bytes)
-            falsify(faulty, io, mishap);
-        hold(faulty, io, sl_clock_ns() + mishap->delay_ns);
+        struct mishap *mishap = (struct mishap *)batch[i];
+        falsify(faulty, mishap);
+        hold(faulty, mishap, sl_clock_ns() + mishap->delay_ns);
     }
 }
 
 static uint64_t earliest_due(const struct faulty *faulty)
 {
     uint64_t due_ns = NEVER;
-    for (const struct sl_io *io = faulty->held; io; io = io->inner_next)
-        due_ns = sl_min_u64(due_ns, ((const struct mishap *)io->backend_data)->due_ns);
+    for (const struct mishap *mishap = faulty->held; mishap; mishap = mishap->next)
+        due_ns = sl_min_u64(due_ns, mishap->due_ns);
     return due_ns;
 }
 
-/* Give back what is due: in the order of return, or with reorder one of them at random. */
+/* Give back what is due: all, or with reorder one of them at random. */
 static size_t deliver(struct faulty *faulty, struct sl_io **finished, size_t max)
 {
     const uint64_t now_ns = sl_clock_ns();
-    size_t count = 0, due = 0;
-    for (struct sl_io *io = faulty->held; io; io = io->inner_next)
-        due += ((struct mishap *)io->backend_data)->due_ns <= now_ns;
+    size_t count = 0, due = 0, index = 0;
+    for (const struct mishap *mishap = faulty->held; mishap; mishap = mishap->next)
+        due += mishap->due_ns <= now_ns;
     size_t chosen = due && faulty->plan->reorder ? draw(faulty) % due : SIZE_MAX;
-    size_t index = 0;
-    for (struct sl_io **link = &faulty->held; *link && count < max;) {
-        struct sl_io *io = *link;
-        bool is_due = ((struct mishap *)io->backend_data)->due_ns <= now_ns;
+    for (struct mishap **link = &faulty->held; *link && count < max;) {
+        struct mishap *mishap = *link;
+        bool is_due = mishap->due_ns <= now_ns;
         if (!is_due || (chosen != SIZE_MAX && index++ != chosen)) {
-            link = &io->inner_next;
+            link = &mishap->next;
             continue;
         }
-        *link = io->inner_next;
-        free(io->backend_data);
-        io->backend_data = NULL;
-        finished[count++] = io;
+        *link = mishap->next;
+        mishap->io->result = mishap->inner.result;
+        mishap->io->backend_data = NULL;
+        finished[count++] = mishap->io;
+        free(mishap->bounce);
+        free(mishap);
     }
     return count;
 }
@@ -286,10 +264,9 @@ static size_t faulty_reap(struct sl_io_backend *backend, struct sl_io **finished
 {
     struct faulty *faulty = faulty_of(backend);
     const uint64_t now_ns = sl_clock_ns(), due_ns = earliest_due(faulty);
-    uint64_t wait_ns = timeout_ns;
     if (due_ns != NEVER)
-        wait_ns = sl_min_u64(wait_ns, due_ns > now_ns ? due_ns - now_ns : 0);
-    take_from_inner(faulty, max, wait_ns);
+        timeout_ns = sl_min_u64(timeout_ns, due_ns > now_ns ? due_ns - now_ns : 0);
+    take_from_inner(faulty, max, timeout_ns);
     return deliver(faulty, finished, max);
 }
 
@@ -305,14 +282,16 @@ static void faulty_wake(struct sl_io_backend *backend)
     faulty->inner->ops->wake(faulty->inner);
 }
 
-/* A stalled operation does not listen; a late one comes back cancelled. */
+/* What is held back does not listen. */
 static void faulty_cancel(struct sl_io_backend *backend, struct sl_io *io)
 {
     struct faulty *faulty = faulty_of(backend);
-    for (struct sl_io *held = faulty->held; held; held = held->inner_next)
-        if (held == io)
+    struct mishap *mishap = io->backend_data;
+    for (const struct mishap *held = faulty->held; held; held = held->next)
+        if (held == mishap)
             return;
-    faulty->inner->ops->cancel(faulty->inner, io);
+    if (mishap)
+        faulty->inner->ops->cancel(faulty->inner, &mishap->inner);
 }
 
 static int faulty_register(struct sl_io_backend *backend, void *memory, uint64_t bytes)

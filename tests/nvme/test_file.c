@@ -13,12 +13,13 @@
 
 #define BUFFER_BYTES ((size_t)64 << 10)
 
-static char directory[64], path[96], partial[128];
+static char directory[128], path[160], partial[192];
 
 static int make_directory(void **state)
 {
     (void)state;
-    strcpy(directory, "/tmp/sluice-test-XXXXXX");
+    const char *root = getenv("SLUICE_TEST_TMP");
+    snprintf(directory, sizeof(directory), "%s/sluice-test-XXXXXX", root ? root : "/tmp");
     if (!mkdtemp(directory))
         return -1;
     snprintf(path, sizeof(path), "%s/file", directory);

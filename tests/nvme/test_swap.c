@@ -3,67 +3,23 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <semaphore.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
 
-#include "nvme/swap.h"
 #include "nvme/swap_files.h"
+#include "tests/nvme/swap_model.h"
 
 #define MIB ((uint64_t)1 << 20)
-
-static char directory[64];
-
-static int make_directory(void **state)
-{
-    (void)state;
-    strcpy(directory, "/tmp/sluice-test-XXXXXX");
-    return mkdtemp(directory) ? 0 : -1;
-}
-
-static int remove_directory(void **state)
-{
-    (void)state;
-    return rmdir(directory); /* fails where anything was left behind */
-}
-
-static struct sl_swap *create(struct sl_swap_options options)
-{
-    const char *paths[] = {directory};
-    options.paths = paths;
-    options.path_count = 1;
-    struct sl_swap *swap = NULL;
-    struct sl_error error = {0};
-    int code = sl_swap_create(&swap, &options, &error);
-    if (code)
-        print_message("%s\n", error.message);
-    assert_int_equal(code, 0);
-    return swap;
-}
-
-static void *buffer_new(uint64_t bytes)
-{
-    void *buffer = aligned_alloc(SL_SWAP_ALIGNMENT, bytes);
-    assert_non_null(buffer);
-    return buffer;
-}
-
-static void fill(struct test_random *random, void *buffer, uint64_t bytes)
-{
-    uint64_t *words = buffer;
-    for (uint64_t i = 0; i < bytes / 8; i++)
-        words[i] = test_random_u64(random);
-}
 
 static void bytes_come_back(void **state)
 {
     (void)state;
     struct test_random random = test_random_seed(1);
-    struct sl_swap *swap = create((struct sl_swap_options){.bytes_total = 16 * MIB});
-    char *written = buffer_new(16 * MIB), *read = buffer_new(16 * MIB);
-    fill(&random, written, 16 * MIB);
-    assert_int_equal(sl_swap_register(swap, written, 16 * MIB), 0);
+    struct sl_swap *swap = model_create_swap((struct sl_swap_options){.bytes_total = 16 * MIB});
+    char *written = model_buffer(16 * MIB), *read = model_buffer(16 * MIB);
+    model_fill(&random, written, 16 * MIB);
+    sl_swap_register(swap, written, 16 * MIB); /* a limit may forbid it: no error */
     assert_int_equal(sl_swap_transfer(swap, true, 0, written, 16 * MIB), 0);
     assert_int_equal(sl_swap_transfer(swap, false, 0, read, 16 * MIB), 0);
     assert_memory_equal(written, read, 16 * MIB);
@@ -82,8 +38,8 @@ static void bytes_come_back(void **state)
 static void unwritten_ranges_read_as_zeros(void **state)
 {
     (void)state;
-    struct sl_swap *swap = create((struct sl_swap_options){.bytes_total = 4 * MIB});
-    char *buffer = buffer_new(4 * MIB);
+    struct sl_swap *swap = model_create_swap((struct sl_swap_options){.bytes_total = 4 * MIB});
+    char *buffer = model_buffer(4 * MIB);
     memset(buffer, 0xff, 4 * MIB);
     assert_int_equal(sl_swap_transfer(swap, false, 0, buffer, 4 * MIB), 0);
     for (uint64_t i = 0; i < 4 * MIB; i++)
@@ -112,10 +68,10 @@ static void many_requests_in_both_directions(void **state)
     enum { COUNT = 64 };
     const uint64_t bytes = 320 << 10;
     struct test_random random = test_random_seed(2);
-    struct sl_swap *swap = create((struct sl_swap_options){
+    struct sl_swap *swap = model_create_swap((struct sl_swap_options){
         .bytes_total = COUNT * bytes, .block_bytes = 128 << 10, .queue_depth = 4});
-    char *written = buffer_new(COUNT * bytes), *read = buffer_new(COUNT * bytes);
-    fill(&random, written, COUNT * bytes);
+    char *written = model_buffer(COUNT * bytes), *read = model_buffer(COUNT * bytes);
+    model_fill(&random, written, COUNT * bytes);
     assert_int_equal(sl_swap_transfer(swap, true, 0, written, COUNT / 2 * bytes), 0);
     sem_t finished;
     sem_init(&finished, 0, 0);
@@ -149,7 +105,7 @@ static void many_requests_in_both_directions(void **state)
 static void bad_ranges_are_refused(void **state)
 {
     (void)state;
-    char *buffer = buffer_new(8192);
+    char *buffer = model_buffer(8192);
     struct {
         uint64_t offset, bytes;
         char *buffer;
@@ -157,7 +113,7 @@ static void bad_ranges_are_refused(void **state)
                {MIB, 4096, buffer},     {MIB - 4096, 8192, buffer},
                {0, 4096, buffer + 512}, {UINT64_MAX - 4095, 8192, buffer}};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        struct sl_swap *swap = create((struct sl_swap_options){.bytes_total = MIB});
+        struct sl_swap *swap = model_create_swap((struct sl_swap_options){.bytes_total = MIB});
         assert_int_equal(sl_swap_transfer(swap, true, bad[i].offset, bad[i].buffer, bad[i].bytes),
                          -EINVAL);
         struct sl_error error;
@@ -171,12 +127,13 @@ static void bad_ranges_are_refused(void **state)
 static void a_second_run_is_refused(void **state)
 {
     (void)state;
-    struct sl_swap *swap = create((struct sl_swap_options){.bytes_total = MIB}), *other = NULL;
-    const char *paths[] = {directory};
+    struct sl_swap *swap = model_create_swap((struct sl_swap_options){.bytes_total = MIB}),
+                   *other = NULL;
+    const char *paths[] = {model_directory};
     struct sl_swap_options options = {.paths = paths, .path_count = 1, .bytes_total = MIB};
     struct sl_error error = {0};
     assert_int_equal(sl_swap_create(&other, &options, &error), -EBUSY);
-    assert_non_null(strstr(error.message, directory));
+    assert_non_null(strstr(error.message, model_directory));
     sl_swap_destroy(swap);
     assert_int_equal(sl_swap_create(&other, &options, &(struct sl_error){0}), 0);
     sl_swap_destroy(other);
@@ -185,7 +142,7 @@ static void a_second_run_is_refused(void **state)
 static void too_much_names_needed_and_free(void **state)
 {
     (void)state;
-    const char *paths[] = {directory};
+    const char *paths[] = {model_directory};
     struct sl_swap_options options = {
         .paths = paths, .path_count = 1, .bytes_total = (uint64_t)1 << 43};
     struct sl_swap *swap = NULL;
@@ -205,6 +162,118 @@ static void missing_directory_is_named(void **state)
     struct sl_error error = {0};
     assert_int_equal(sl_swap_create(&swap, &options, &error), -ENOENT);
     assert_non_null(strstr(error.message, "/nonexistent/swap"));
+}
+
+/* A run that is killed leaves no file and no lock. */
+static void a_killed_run_leaves_nothing(void **state)
+{
+    (void)state;
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct sl_swap *swap = model_create_swap((struct sl_swap_options){.bytes_total = MIB});
+        char *buffer = model_buffer(MIB);
+        memset(buffer, 3, MIB);
+        char code = (char)sl_swap_transfer(swap, true, 0, buffer, MIB);
+        _exit(write(ready[1], &code, 1) == 1 ? pause() : 1);
+    }
+    char code = 1;
+    assert_int_equal(read(ready[0], &code, 1), 1);
+    assert_int_equal(code, 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
+    struct sl_swap *swap = model_create_swap((struct sl_swap_options){.bytes_total = MIB});
+    sl_swap_destroy(swap); /* the teardown finds the directory empty */
+}
+
+/* Where the file system has no nameless files a kill can leave one with a name. */
+static void stale_files_are_removed(void **state)
+{
+    (void)state;
+    char path[192];
+    snprintf(path, sizeof(path), "%s/sluice-swap-1.tmp", model_directory);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    assert_int_equal(access(path, F_OK), 0);
+    sl_swap_destroy(model_create_swap((struct sl_swap_options){.bytes_total = MIB}));
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+struct log_lines {
+    int fallback, unregistered;
+};
+
+static void count_lines(void *user, enum sl_log_level level, const char *message)
+{
+    (void)level;
+    struct log_lines *lines = user;
+    lines->fallback += strstr(message, "threads read and write") != NULL;
+    lines->unregistered += strstr(message, "not registered") != NULL;
+}
+
+/* With io_uring, or without (then it is announced once), with memory that may be registered, or not
+ * (likewise): the same bytes. Run under each limit by run_limited. */
+static void limits_are_announced_once_and_change_no_byte(void **state)
+{
+    (void)state;
+    struct log_lines lines = {0};
+    const struct sl_log log = {count_lines, &lines};
+    struct test_random random = test_random_seed(7);
+    struct sl_swap *swap =
+        model_create_swap((struct sl_swap_options){.bytes_total = 32 * MIB, .log = &log});
+    char *buffer = model_buffer(32 * MIB), *copy = model_buffer(32 * MIB);
+    model_fill(&random, buffer, 32 * MIB);
+    memcpy(copy, buffer, 32 * MIB);
+    int registered = sl_swap_register(swap, buffer, 32 * MIB);
+    if (registered)
+        assert_int_equal(sl_swap_register(swap, copy, 32 * MIB) != 0, 1);
+    assert_int_equal(sl_swap_transfer(swap, true, 0, buffer, 32 * MIB), 0);
+    memset(buffer, 0, 32 * MIB);
+    assert_int_equal(sl_swap_transfer(swap, false, 0, buffer, 32 * MIB), 0);
+    assert_memory_equal(buffer, copy, 32 * MIB);
+    struct sl_swap_stats stats;
+    sl_swap_stats(swap, &stats);
+    assert_int_equal(lines.fallback, stats.backend == SL_SWAP_THREADS);
+    assert_int_equal(lines.unregistered, registered != 0);
+    const char *limit = getenv("SLUICE_TEST_LIMIT");
+    if (limit && !strcmp(limit, "no-uring"))
+        assert_int_equal(stats.backend, SL_SWAP_THREADS);
+    if (limit && !strcmp(limit, "memlock") && stats.backend == SL_SWAP_URING)
+        assert_int_not_equal(registered, 0);
+    sl_swap_destroy(swap);
+    free(buffer);
+    free(copy);
+}
+
+static void the_file_is_private(void **state)
+{
+    (void)state;
+    struct sl_swap_files files;
+    const char *paths[] = {model_directory};
+    const struct sl_swap_options options = {
+        .paths = paths, .path_count = 1, .bytes_total = MIB, .block_bytes = MIB};
+    struct sl_error error = {0};
+    assert_int_equal(sl_swap_files_open(&files, &options, &error), 0);
+    struct stat info;
+    assert_int_equal(fstat(files.files[0].fd, &info), 0);
+    assert_int_equal(info.st_mode & 07777, 0600);
+    assert_int_equal(info.st_nlink, 0);
+    assert_true(info.st_blocks * 512 >= (long long)MIB); /* allocated in full */
+    sl_swap_files_close(&files);
+}
+
+static void one_directory_listed_twice_is_refused(void **state)
+{
+    (void)state;
+    const char *paths[] = {model_directory, model_directory};
+    struct sl_swap_options options = {.paths = paths, .path_count = 2, .bytes_total = MIB};
+    struct sl_swap *swap = NULL;
+    struct sl_error error = {0};
+    assert_int_equal(sl_swap_create(&swap, &options, &error), -EINVAL);
+    assert_non_null(strstr(error.message, "one directory"));
 }
 
 /* Every offset has a place of its own, and weighted files get their share. */
@@ -235,18 +304,23 @@ static void stripes_cover_each_offset_once(void **state)
         free(seen[f]);
 }
 
+#define TEST(name)                                                                                 \
+    cmocka_unit_test_setup_teardown(name, model_make_directory, model_remove_directory)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(bytes_come_back, make_directory, remove_directory),
-        cmocka_unit_test_setup_teardown(unwritten_ranges_read_as_zeros, make_directory,
-                                        remove_directory),
-        cmocka_unit_test_setup_teardown(many_requests_in_both_directions, make_directory,
-                                        remove_directory),
-        cmocka_unit_test_setup_teardown(bad_ranges_are_refused, make_directory, remove_directory),
-        cmocka_unit_test_setup_teardown(a_second_run_is_refused, make_directory, remove_directory),
-        cmocka_unit_test_setup_teardown(too_much_names_needed_and_free, make_directory,
-                                        remove_directory),
+        TEST(a_killed_run_leaves_nothing),
+        TEST(bytes_come_back),
+        TEST(unwritten_ranges_read_as_zeros),
+        TEST(many_requests_in_both_directions),
+        TEST(bad_ranges_are_refused),
+        TEST(a_second_run_is_refused),
+        TEST(too_much_names_needed_and_free),
+        TEST(stale_files_are_removed),
+        TEST(limits_are_announced_once_and_change_no_byte),
+        TEST(the_file_is_private),
+        TEST(one_directory_listed_twice_is_refused),
         cmocka_unit_test(missing_directory_is_named),
         cmocka_unit_test(stripes_cover_each_offset_once),
     };
