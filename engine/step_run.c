@@ -389,6 +389,20 @@ static void round_masters(const struct sl_optim_args *args)
     }
 }
 
+/* In fp32 mode a weight that the host cannot reach has its master beside the moments, and the new
+ * weight is a copy of it. */
+static void step_elements(const struct sl_optim_args *args)
+{
+    if (args->master && args->weight && args->weight_dtype == SL_F32) {
+        struct sl_optim_args alone = *args;
+        alone.weight = NULL;
+        sl_optim_step(&alone);
+        memcpy(args->weight, args->master, args->count * sizeof(float));
+    } else {
+        sl_optim_step(args);
+    }
+}
+
 static void update_task(void *arg, size_t task, size_t worker)
 {
     (void)worker;
@@ -405,7 +419,7 @@ static void update_task(void *arg, size_t task, size_t worker)
         uint64_t count = sl_min_u64(UPDATE_ELEMENTS, run->count - first);
         struct sl_optim_args args = optim_of(u, run, first, count);
         if (u->control.apply)
-            sl_optim_step(&args);
+            step_elements(&args);
         else if (args.weight && args.master)
             round_masters(&args);
         return;

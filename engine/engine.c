@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "engine/process_memory.h"
+#include "engine/state.h"
+#include "kernels/cpu/isa.h"
+#include "offload/topology.h"
+
+/* Left to the rest of the machine where the user gives no budget. */
+#define HOST_SHARE 0.9
+
+static int open_machine(struct sl_engine *engine, struct sl_error *error)
+{
+    const struct sl_engine_options *o = &engine->options;
+    int result = sl_cpu_isa_select(error);
+    if (result)
+        return result;
+    struct sl_workers_options workers = {.thread_count = o->thread_count, .log = o->log};
+    result = sl_workers_create(&engine->workers, &workers, error);
+    if (result)
+        return result;
+    struct sl_device_options device = {
+        .name = o->device ? o->device : "auto",
+        .precision = o->step.precision,
+        .workers = engine->workers,
+        .link_bytes_per_second = o->link_bytes_per_second,
+        .log = o->log,
+    };
+    return sl_device_create(&engine->device, &device, error);
+}
+
+static int default_budgets(struct sl_engine *engine, struct sl_error *error)
+{
+    uint64_t *budget = engine->options.budget_bytes;
+    struct sl_topology *topology = malloc(sizeof(*topology));
+    if (!topology)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory while planning");
+    int result = sl_topology_read(topology, NULL, error);
+    if (!result && !budget[SL_TIER_HOST])
+        budget[SL_TIER_HOST] = (uint64_t)(HOST_SHARE * (double)topology->memory_available_bytes);
+    free(topology);
+    if (!budget[SL_TIER_DEVICE])
+        budget[SL_TIER_DEVICE] = engine->device->properties.memory_bytes;
+    return result;
+}
+
+/* The staging that loading and saving need must lie inside the arena: behind the persistent slots,
+ * where transient slots are while training. */
+static void find_stage(struct sl_engine *engine)
+{
+    sl_state_stage_bytes(&engine->sp, engine->stage_bytes);
+    struct sl_plan *plan = &engine->sp.plan;
+    uint64_t needed =
+        plan->persistent_bytes[SL_TIER_HOST] + engine->stage_bytes[0] + engine->stage_bytes[1];
+    plan->tier_bytes[SL_TIER_HOST] = sl_max_u64(plan->tier_bytes[SL_TIER_HOST], needed);
+}
+
+static int check_budget(const struct sl_engine *engine, struct sl_error *error)
+{
+    struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
+    uint64_t total[SL_TIER_COUNT];
+    sl_engine_memory(engine, lines, total);
+    static const char *const remedies[SL_TIER_COUNT] = {
+        "raise memory.device, or move more to host or NVMe (placement.*.host, placement.*.nvme)",
+        "raise memory.host, move more to NVMe (placement.*.nvme), or lower train.micro_batch, "
+        "sub_group_size or buffer counts",
+        "raise memory.nvme or keep more in host memory (placement.*.host)",
+    };
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
+        uint64_t budget = engine->options.budget_bytes[tier];
+        if (budget == 0 || total[tier] <= budget)
+            continue;
+        char need[SL_SIZE_TEXT_BYTES], have[SL_SIZE_TEXT_BYTES];
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM,
+                            "memory.%s: %s needed, %s allowed; %s",
+                            sl_tier_name((enum sl_tier)tier), sl_size_format(total[tier], need),
+                            sl_size_format(budget, have), remedies[tier]);
+    }
+    return 0;
+}
+
+int sl_engine_plan(struct sl_engine *engine, const struct sl_engine_options *options,
+                   struct sl_error *error)
+{
+    *engine = (struct sl_engine){.options = *options};
+    int result = open_machine(engine, error);
+    if (!result)
+        result = default_budgets(engine, error);
+    if (!result) {
+        struct sl_step_options *step = &engine->options.step;
+        step->activation = engine->device->activation_dtype;
+        step->unified = engine->device->properties.unified;
+        result = sl_step_plan_build(&engine->sp, step, error);
+    }
+    if (!result) {
+        uint64_t unlimited[SL_TIER_COUNT] = {0};
+        result = sl_plan_check(&engine->sp.plan, unlimited, error);
+    }
+    if (!result) {
+        find_stage(engine);
+        engine->options.swap.bytes_total = engine->sp.plan.tier_bytes[SL_TIER_NVME];
+        result = check_budget(engine, error);
+    }
+    if (!result && engine->sp.plan.tier_bytes[SL_TIER_NVME] && engine->options.swap.path_count == 0)
+        result = sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                              "the placement uses NVMe but no path is given: set nvme.path or "
+                              "zero_optimization.offload_*.nvme_path to a folder on a fast disk");
+    if (result)
+        sl_engine_finish(engine);
+    return result;
+}
+
+static int make_arenas(struct sl_engine *engine, struct sl_error *error)
+{
+    const struct sl_plan *plan = &engine->sp.plan;
+    struct sl_device *device = engine->device;
+    int result =
+        sl_arena_create(&engine->host, plan->tier_bytes[SL_TIER_HOST], engine->workers, error);
+    if (result)
+        return result;
+    if (!device->properties.unified && engine->host.bytes) {
+        int registered = device->ops->host_register(device, engine->host.base, engine->host.bytes);
+        engine->host_registered = registered == 0;
+        if (registered && registered != -ENOTSUP)
+            sl_log_write(
+                engine->options.log, SL_LOG_WARNING,
+                "host memory could not be page-locked (%s): copies to the device are slower",
+                strerror(-registered));
+    }
+    engine->device_memory_bytes = plan->tier_bytes[SL_TIER_DEVICE];
+    if (engine->device_memory_bytes == 0)
+        return 0;
+    result = device->ops->memory_alloc(device, engine->device_memory_bytes, &engine->device_memory);
+    if (!result)
+        result = device->ops->zero(device, SL_STREAM_COMPUTE, engine->device_memory,
+                                   engine->device_memory_bytes);
+    if (!result)
+        result = device->ops->stream_synchronize(device, SL_STREAM_COMPUTE);
+    char text[SL_SIZE_TEXT_BYTES];
+    if (result)
+        sl_error_set(error, SL_DOMAIN_DEVICE, result, "%s of device memory: %s",
+                     sl_size_format(engine->device_memory_bytes, text),
+                     device->error.code ? device->error.message : strerror(-result));
+    return result;
+}
+
+static void fill_rope(struct sl_engine *engine)
+{
+    const struct sl_step_plan *sp = &engine->sp;
+    const struct sl_model *m = sp->options.model;
+    struct sl_device *device = engine->device;
+    size_t count = sp->options.sequence * (m->rotary / 2);
+    float *table = malloc(2 * count * sizeof(float) + 1);
+    for (uint32_t i = 0; i < 2 && table; i++) {
+        if (sp->rope[i][0] == SL_PLAN_NONE)
+            continue;
+        sl_model_rope_table(m, i, (uint32_t)sp->options.sequence, table, table + count);
+        for (int k = 0; k < 2; k++)
+            device->ops->copy(device, SL_STREAM_H2D,
+                              sl_executor_pointer(engine->executor, sp->rope[i][k]),
+                              table + (size_t)k * count, count * sizeof(float));
+        device->ops->stream_synchronize(device, SL_STREAM_H2D);
+    }
+    free(table);
+}
+
+int sl_engine_start(struct sl_engine *engine, struct sl_error *error)
+{
+    int result = 0;
+    if (engine->options.swap.bytes_total) {
+        engine->options.swap.log = engine->options.log;
+        result = sl_swap_create(&engine->swap, &engine->options.swap, error);
+    }
+    if (!result)
+        result = make_arenas(engine, error);
+    if (!result && engine->swap && engine->host.bytes)
+        sl_swap_register(engine->swap, engine->host.base, engine->host.bytes);
+    if (!result && engine->options.trace_events)
+        result = sl_trace_create(&engine->trace, engine->options.trace_events, error);
+    engine->runner = (struct sl_step_runner){
+        .sp = &engine->sp, .device = engine->device, .workers = engine->workers};
+    struct sl_executor_options executor = {
+        .plan = &engine->sp.plan,
+        .device = engine->device,
+        .swap = engine->swap,
+        .arena = {[SL_TIER_DEVICE] = engine->device_memory, [SL_TIER_HOST] = engine->host.base},
+        .runner = sl_step_run_op,
+        .user = &engine->runner,
+        .trace = engine->trace,
+    };
+    if (!result)
+        result = sl_executor_create(&engine->executor, &executor, error);
+    if (result) {
+        sl_engine_finish(engine);
+        return result;
+    }
+    engine->runner.executor = engine->executor;
+    fill_rope(engine);
+    return 0;
+}
+
+void sl_engine_finish(struct sl_engine *engine)
+{
+    sl_executor_destroy(engine->executor);
+    sl_trace_destroy(engine->trace);
+    if (engine->device && engine->device_memory)
+        engine->device->ops->memory_free(engine->device, engine->device_memory,
+                                         engine->device_memory_bytes);
+    if (engine->host_registered)
+        engine->device->ops->host_unregister(engine->device, engine->host.base, engine->host.bytes);
+    sl_swap_destroy(engine->swap);
+    sl_arena_destroy(&engine->host);
+    sl_step_plan_finish(&engine->sp);
+    sl_device_destroy(engine->device);
+    sl_workers_destroy(engine->workers);
+    *engine = (struct sl_engine){0};
+}
+
+static void add_line(struct sl_memory_line *lines, size_t *count, enum sl_tier tier, uint64_t bytes,
+                     const char *name)
+{
+    if (bytes == 0 || *count == SL_MEMORY_LINES_MAX)
+        return;
+    struct sl_memory_line *line = &lines[(*count)++];
+    *line = (struct sl_memory_line){0};
+    snprintf(line->name, sizeof(line->name), "%s", name);
+    line->bytes[tier] = bytes;
+}
+
+size_t sl_engine_memory(const struct sl_engine *engine,
+                        struct sl_memory_line lines[SL_MEMORY_LINES_MAX],
+                        uint64_t total[SL_TIER_COUNT])
+{
+    const struct sl_plan *plan = &engine->sp.plan;
+    struct sl_plan_memory memory;
+    sl_plan_memory(plan, &memory);
+    size_t count = 0;
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
+        uint64_t sum = 0;
+        for (int state = 0; state < SL_STATE_COUNT; state++) {
+            add_line(lines, &count, (enum sl_tier)tier, memory.bytes[tier][state],
+                     sl_state_name((enum sl_state)state));
+            sum += memory.bytes[tier][state];
+        }
+        if (plan->tier_bytes[tier] > sum)
+            add_line(lines, &count, (enum sl_tier)tier, plan->tier_bytes[tier] - sum,
+                     "between slots");
+    }
+    const struct sl_device_properties *p = &engine->device->properties;
+    for (size_t i = 0; i < p->fixed_count; i++) {
+        add_line(lines, &count, SL_TIER_HOST, p->fixed[i].bytes_host, p->fixed[i].name);
+        add_line(lines, &count, SL_TIER_DEVICE, p->fixed[i].bytes_device, p->fixed[i].name);
+    }
+    if (plan->tier_bytes[SL_TIER_NVME])
+        add_line(lines, &count, SL_TIER_HOST, sl_swap_memory_bytes(&engine->options.swap),
+                 "swap sums and rings");
+    add_line(lines, &count, SL_TIER_HOST, sl_process_baseline_bytes(), "program and libraries");
+    memset(total, 0, SL_TIER_COUNT * sizeof(*total));
+    for (size_t i = 0; i < count; i++)
+        for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+            total[tier] += lines[i].bytes[tier];
+    return count;
+}
+
+static int failure(struct sl_engine *engine, int result, struct sl_error *error)
+{
+    if (result && error && error->code == 0)
+        sl_executor_error(engine->executor, error);
+    return result;
+}
+
+int sl_engine_step(struct sl_engine *engine, struct sl_step_context *context,
+                   struct sl_error *error)
+{
+    uint32_t segment = engine->pending ? engine->sp.step : engine->sp.prologue;
+    int result = sl_executor_submit(engine->executor, segment, context);
+    if (!result)
+        engine->pending = true;
+    return failure(engine, result, error);
+}
+
+int sl_engine_drain(struct sl_engine *engine, struct sl_error *error)
+{
+    return failure(engine, sl_executor_wait(engine->executor, 0), error);
+}
+
+struct sl_step_control *sl_engine_control(struct sl_engine *engine)
+{
+    return sl_executor_pointer(engine->executor, engine->sp.control);
+}
+
+int sl_engine_flush(struct sl_engine *engine, const struct sl_optim_hyper *hyper,
+                    struct sl_error *error)
+{
+    int result = 0;
+    struct sl_step_context context = {.hyper = *hyper};
+    if (engine->pending)
+        result = sl_executor_submit(engine->executor, engine->sp.flush, &context);
+    if (!result)
+        result = sl_executor_wait(engine->executor, 0);
+    if (result)
+        return failure(engine, result, error);
+    struct sl_step_control *control = sl_engine_control(engine);
+    control->updates += control->pending && control->apply;
+    control->pending = false;
+    engine->pending = false;
+    return 0;
+}
+
+int sl_engine_evaluate(struct sl_engine *engine, struct sl_step_context *context, double *loss_sum,
+                       struct sl_error *error)
+{
+    int result = sl_executor_submit(engine->executor, engine->sp.evaluate, context);
+    if (!result)
+        result = sl_executor_wait(engine->executor, 0);
+    *loss_sum = 0;
+    for (uint32_t i = 0; i < engine->sp.options.micro_batches && !result; i++)
+        *loss_sum += sl_step_loss_sum(&engine->runner, i);
+    return failure(engine, result, error);
+}

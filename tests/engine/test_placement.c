@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+/* One training run, many placements: the bits of weights, masters and moments are the same. */
+#include "tests/test.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "engine/state.h"
+
+#define STEPS 6
+#define BATCH 2
+#define SEQUENCE 32
+#define MICRO_BATCHES 3
+#define ROWS (BATCH * SEQUENCE)
+
+enum { D = SL_TIER_DEVICE, H = SL_TIER_HOST, N = SL_TIER_NVME };
+
+struct variant {
+    const char *name, *device;
+    double weights[3], gradients[3], optimizer[3], activations[3];
+    uint64_t sub_group;
+    uint32_t buffers, prefetch;
+    size_t group, threads;
+    bool recompute, split;
+};
+
+#define ALL(tier)                                                                                  \
+    {[tier] = 1}, {[tier] = 1}, {[tier] = 1},                                                      \
+    {                                                                                              \
+        [tier] = 1                                                                                 \
+    }
+
+static const struct variant variants[] = {
+    {"all on the device", "host", ALL(D), 1 << 20, 2, 1, MICRO_BATCHES, 1, true, false},
+    {"optimizer on the CPU",
+     "host",
+     {[D] = 1},
+     {[H] = 1},
+     {[H] = 1},
+     {[D] = 1},
+     100000,
+     2,
+     1,
+     MICRO_BATCHES,
+     2,
+     true,
+     true},
+    {"optimizer on NVMe",
+     "host",
+     {[H] = 1},
+     {[H] = 1},
+     {[N] = 1},
+     {[D] = 1},
+     70000,
+     3,
+     2,
+     MICRO_BATCHES,
+     2,
+     true,
+     true},
+    {"all on NVMe", "host", ALL(N), 0, 2, 1, MICRO_BATCHES, 2, true, true},
+    {"all on NVMe, plain master, one buffer", "host", ALL(N), 200000, 1, 0, MICRO_BATCHES, 3, true,
+     false},
+    {"40/60, discrete",
+     "host:discrete",
+     {[H] = .4, [N] = .6},
+     {[H] = .4, [N] = .6},
+     {[H] = .4, [N] = .6},
+     {[D] = .3, [H] = .3, [N] = .4},
+     66000,
+     4,
+     3,
+     MICRO_BATCHES,
+     3,
+     true,
+     true},
+    {"all on a discrete device", "host:discrete", ALL(D), 1 << 18, 2, 1, MICRO_BATCHES, 2, false,
+     false},
+    {"discrete, ZeRO-Offload",
+     "host:discrete",
+     {[D] = 1},
+     {[H] = 1},
+     {[H] = 1},
+     {[D] = 1},
+     1 << 17,
+     2,
+     1,
+     MICRO_BATCHES,
+     2,
+     true,
+     true},
+    {"discrete, half the optimizer on the device",
+     "host:discrete",
+     {[H] = 1},
+     {[H] = 1},
+     {[D] = .5, [N] = .5},
+     {[H] = 1},
+     1 << 17,
+     2,
+     1,
+     MICRO_BATCHES,
+     2,
+     true,
+     true},
+    {"batch-major",
+     "host",
+     {[H] = 1},
+     {[H] = 1},
+     {[N] = 1},
+     {[H] = 1},
+     70000,
+     2,
+     1,
+     1,
+     2,
+     true,
+     false},
+    {"groups of two, all on NVMe", "host", ALL(N), 70000, 2, 1, 2, 1, false, true},
+    {"batch-major, discrete, NVMe", "host:discrete", ALL(N), 70000, 2, 2, 1, 2, true, true},
+};
+
+struct data {
+    int32_t ids[MICRO_BATCHES * ROWS], targets[MICRO_BATCHES * ROWS];
+    int32_t positions[MICRO_BATCHES * ROWS], first[MICRO_BATCHES * ROWS];
+    uint64_t trained;
+};
+
+static void make_data(struct data *data, uint32_t vocabulary, uint64_t step)
+{
+    struct test_random random = {1000 + step};
+    data->trained = 0;
+    for (size_t row = 0; row < MICRO_BATCHES * BATCH; row++) {
+        int32_t start = 0;
+        for (int32_t t = 0; t < SEQUENCE; t++) {
+            size_t i = row * SEQUENCE + (size_t)t;
+            if (t == 20 && row % 2)
+                start = t; /* a second document */
+            data->ids[i] = (int32_t)test_random_below(&random, vocabulary);
+            data->targets[i] = t % 7 == 6 ? -1 : (data->ids[i] * 5 + 3) % (int32_t)vocabulary;
+            data->positions[i] = t - start;
+            data->first[i] = start;
+            data->trained += data->targets[i] >= 0;
+        }
+    }
+}
+
+struct run {
+    const char *preset;
+    enum sl_dtype precision;
+    uint64_t tile_bytes;
+    struct sl_optim_hyper hyper;
+    enum sl_moment_kind moment_kind;
+    const char *frozen;
+    double loss_scale;
+    bool overflow; /* a step with a loss scale that overflows, which is skipped */
+};
+
+static void check(int result, const struct sl_error *error, const char *what)
+{
+    if (result)
+        fail_msg("%s: %s", what, error->message);
+}
+
+static void print_log(void *user, enum sl_log_level level, const char *message)
+{
+    (void)user;
+    if (level == SL_LOG_WARNING)
+        printf("  %s\n", message);
+}
+
+static uint64_t train(const struct run *run, const struct variant *v, const char *directory,
+                      double *last_loss)
+{
+    struct sl_error error = {0};
+    struct sl_model model;
+    check(sl_model_from_preset(&model, run->preset, &error), &error, run->preset);
+    if (run->frozen)
+        check(sl_model_freeze(&model, &run->frozen, 1, &error), &error, "freeze");
+    static const struct sl_log log = {print_log, NULL};
+    struct sl_engine_options o = {
+        .step = {.model = &model,
+                 .precision = run->precision,
+                 .batch = BATCH,
+                 .sequence = SEQUENCE,
+                 .micro_batches = MICRO_BATCHES,
+                 .group = v->group,
+                 .recompute = v->recompute,
+                 .sub_group_elements = v->sub_group,
+                 .optimizer_buffers = v->buffers,
+                 .prefetch = v->prefetch,
+                 .tile_bytes = run->tile_bytes,
+                 .hyper = run->hyper,
+                 .moment_kind = run->moment_kind,
+                 .split_master = v->split},
+        .device = v->device,
+        .thread_count = v->threads,
+        .swap = {.paths = &directory, .path_count = 1},
+        .log = &log,
+    };
+    memcpy(o.step.placement.fraction[SL_PLACED_WEIGHTS], v->weights, sizeof(v->weights));
+    memcpy(o.step.placement.fraction[SL_PLACED_GRADIENTS], v->gradients, sizeof(v->gradients));
+    memcpy(o.step.placement.fraction[SL_PLACED_OPTIMIZER], v->optimizer, sizeof(v->optimizer));
+    memcpy(o.step.placement.fraction[SL_PLACED_ACTIVATIONS], v->activations,
+           sizeof(v->activations));
+    struct sl_engine engine;
+    check(sl_engine_plan(&engine, &o, &error), &error, v->name);
+    check(sl_engine_start(&engine, &error), &error, v->name);
+    check(sl_state_initialize(&engine, 7, &error), &error, v->name);
+    static struct data data[STEPS];
+    static struct sl_step_context contexts[STEPS];
+    for (int step = 0; step < STEPS; step++) {
+        make_data(&data[step], model.vocabulary, (uint64_t)step);
+        contexts[step] = (struct sl_step_context){
+            .ids = data[step].ids,
+            .targets = data[step].targets,
+            .positions = data[step].positions,
+            .first = data[step].first,
+            .trained_tokens = data[step].trained,
+            .loss_scale = run->overflow && step == 2 ? 0x1p100 : run->loss_scale,
+            .clip = 0.5,
+            .hyper = run->hyper,
+        };
+        contexts[step].hyper.lr *= (float)(1.0 / (1 + step));
+        check(sl_engine_step(&engine, &contexts[step], &error), &error, v->name);
+        if (step == 3) /* an evaluation in the middle changes nothing */
+        {
+            double loss;
+            check(sl_engine_flush(&engine, &contexts[step].hyper, &error), &error, v->name);
+            struct sl_step_context eval = contexts[0];
+            check(sl_engine_evaluate(&engine, &eval, &loss, &error), &error, v->name);
+        }
+    }
+    check(sl_engine_flush(&engine, &contexts[STEPS - 1].hyper, &error), &error, v->name);
+    *last_loss = contexts[STEPS - 1].result.loss;
+    assert_true(contexts[2].result.apply == !run->overflow);
+    if (run->overflow)
+        assert_true(contexts[2].result.nonfinite > 0);
+    uint64_t hash;
+    check(sl_state_hash(&engine, &hash, &error), &error, v->name);
+    sl_engine_finish(&engine);
+    sl_model_finish(&model);
+    return hash;
+}
+
+static void all_placements_agree(const struct run *run)
+{
+    char directory[] = "/tmp/sluice-placement-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    uint64_t expected = 0;
+    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
+        double loss;
+        uint64_t hash = train(run, &variants[i], directory, &loss);
+        printf("  %016llx  loss %.6f  %s\n", (unsigned long long)hash, loss, variants[i].name);
+        assert_true(isfinite(loss));
+        if (i == 0)
+            expected = hash;
+        else if (hash != expected)
+            fail_msg("%s: hash %016llx instead of %016llx", variants[i].name,
+                     (unsigned long long)hash, (unsigned long long)expected);
+    }
+    rmdir(directory);
+}
+
+static const struct sl_optim_hyper adamw = {.kind = SL_OPTIM_ADAMW,
+                                            .lr = 1e-2f,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.95f,
+                                            .eps = 1e-8f,
+                                            .weight_decay = 0.1f,
+                                            .bias_correction = true};
+
+static void bf16_untied(void **state)
+{
+    (void)state;
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_F32, NULL, 1, false};
+    all_placements_agree(&run);
+}
+
+static void bf16_tiled_head(void **state)
+{
+    (void)state;
+    struct run run = {"tiny", SL_BF16, 4096, adamw, SL_MOMENT_F32, NULL, 1, false};
+    all_placements_agree(&run);
+}
+
+static void fp16_with_an_overflow(void **state)
+{
+    (void)state;
+    struct run run = {"tiny", SL_F16, 0, adamw, SL_MOMENT_F32, NULL, 1024, true};
+    all_placements_agree(&run);
+}
+
+static void fp32(void **state)
+{
+    (void)state;
+    struct run run = {"tiny", SL_F32, 0, adamw, SL_MOMENT_F32, NULL, 1, false};
+    all_placements_agree(&run);
+}
+
+static void frozen_tensors(void **state)
+{
+    (void)state;
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_F32, "*k_proj*", 1, false};
+    all_placements_agree(&run);
+}
+
+static void eight_bit_moments(void **state)
+{
+    (void)state;
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_Q8, NULL, 1, false};
+    all_placements_agree(&run);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bf16_untied),           cmocka_unit_test(bf16_tiled_head),
+        cmocka_unit_test(fp16_with_an_overflow), cmocka_unit_test(fp32),
+        cmocka_unit_test(frozen_tensors),        cmocka_unit_test(eight_bit_moments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
