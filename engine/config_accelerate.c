@@ -73,6 +73,7 @@ static void check_type(struct sl_config_context *context)
             continue;
         block->answered = true; /* one refusal is enough */
         block->effect = SL_CONFIG_NO_EFFECT;
+        block->note = strdup("see distributed_type");
     }
 }
 

@@ -28,6 +28,12 @@
         .path = (p), .renamed = (to), .initial = "", .effect = SL_CONFIG_HONORED, .note = (n)      \
     }
 
+#define DEPRECATED(p, to, n)                                                                       \
+    {                                                                                              \
+        .path = (p), .renamed = (to), .initial = "", .effect = SL_CONFIG_HONORED, .note = (n),     \
+        .flags = SL_KEY_WARN                                                                       \
+    }
+
 #define ONE_GPU "steers traffic between GPUs; there is one"
 
 #endif

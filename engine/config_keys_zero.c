@@ -90,8 +90,8 @@ static const struct sl_key zero_keys[] = {
             "the name without its prefix"),
     RENAMED(Z "gather_16bit_weights_on_model_save", Z "stage3_gather_16bit_weights_on_model_save",
             "the name without its prefix"),
-    RENAMED(Z "stage3_gather_fp16_weights_on_model_save",
-            Z "stage3_gather_16bit_weights_on_model_save", "deprecated"),
+    DEPRECATED(Z "stage3_gather_fp16_weights_on_model_save",
+               Z "stage3_gather_16bit_weights_on_model_save", "deprecated"),
 };
 
 const struct sl_key_block sl_keys_zero = {
@@ -144,11 +144,13 @@ static const struct sl_key offload_keys[] = {
               .flags = SL_KEY_WARN, .harmless = "false"),
     HONORED(OO "cpuadam_cores_perc", SL_KEY_NUMBER, "0.8",
             "share of the cores for the update; without it all cores", .min = 0, .max = 1),
-    RENAMED(Z "cpu_offload", OO "device", "deprecated: true means offload_optimizer.device cpu"),
-    RENAMED(Z "cpu_offload_param", OP "device", "deprecated: true means offload_param.device cpu"),
-    RENAMED(Z "cpu_offload_params", OP "device", "deprecated: true means offload_param.device cpu"),
-    RENAMED(Z "cpu_offload_use_pin_memory", OO "pin_memory",
-            "deprecated: pin_memory of both offload blocks"),
+    DEPRECATED(Z "cpu_offload", OO "device", "deprecated: true means offload_optimizer.device cpu"),
+    DEPRECATED(Z "cpu_offload_param", OP "device",
+               "deprecated: true means offload_param.device cpu"),
+    DEPRECATED(Z "cpu_offload_params", OP "device",
+               "deprecated: true means offload_param.device cpu"),
+    DEPRECATED(Z "cpu_offload_use_pin_memory", OO "pin_memory",
+               "deprecated: pin_memory of both offload blocks"),
 };
 
 const struct sl_key_block sl_keys_offload = {

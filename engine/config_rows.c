@@ -57,7 +57,8 @@ static void source_text(const struct sl_value *value, char *text, size_t bytes)
     if (value->state == SL_VALUE_AUTO)
         snprintf(text, bytes, "auto, %s", value->source);
     else if (value->state == SL_VALUE_GIVEN)
-        snprintf(text, bytes, "%s", value->source);
+        snprintf(text, bytes, "%s%s%s", value->source, value->given_as ? " as " : "",
+                 value->given_as ? value->given_as : "");
     else
         snprintf(text, bytes, "default");
 }
@@ -109,16 +110,24 @@ static void warn_for(struct sl_config_context *context, const struct sl_value *v
                        text, note);
 }
 
+/* A deprecated name is said once, with the new one; pin_memory of both blocks is one old key. */
+static void warn_renamed(struct sl_config_context *context, const struct sl_value *value)
+{
+    size_t index = 0;
+    bool accelerate = (value->key->flags & SL_KEY_ACCELERATE) != 0;
+    const struct sl_key *old = sl_key_find(value->given_as, accelerate, &index);
+    if ((old->flags & SL_KEY_WARN) && strcmp(old->renamed, value->key->path) == 0)
+        sl_config_warn(context, "%s: %s is an old name of %s: %s", value->source, old->path,
+                       value->key->path, old->note);
+}
+
 static void answer(struct sl_config_context *context, const struct sl_value *value)
 {
     enum sl_config_effect effect = value->answered ? value->effect : value->key->effect;
     const char *note = value->answered ? value->note : value->key->note;
     bool there = value->state != SL_VALUE_ABSENT;
     if (there && value->given_as)
-        sl_config_warn(
-            context, "%s: %s is now %s (%s)", value->source, value->given_as, value->key->path,
-            sl_key_find(value->given_as, (value->key->flags & SL_KEY_ACCELERATE) != 0, &(size_t){0})
-                ->note);
+        warn_renamed(context, value);
     if (there && effect == SL_CONFIG_UNSUPPORTED) {
         char text[64];
         value_text(value, text, sizeof(text));
