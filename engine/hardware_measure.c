@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The rates of this machine, each through the code that training uses: the optimizer kernel and the
+ * worker pool for DRAM, the device's matrix product and copies, the swap engine for drives. A
+ * benchmark of its own would measure another program.
+ *
+ * Memory and compute figures are the best of the repetitions (what the machine can do when nothing
+ * disturbs it); drives are the mean (what they can hold).
+ */
+#include "engine/hardware_measure.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/size.h"
+#include "kernels/cpu/optim.h"
+#include "nvme/swap.h"
+#include "offload/arena.h"
+#include "offload/topology.h"
+
+struct measure {
+    const struct sl_measure_options *options;
+    struct sl_measured *out;
+    struct sl_error *error;
+    uint64_t array_bytes, nvme_bytes;
+    double seconds;
+};
+
+static void set(struct measure *m, double *field, double value, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Set a field of the profile and say how it came about. */
+static void set(struct measure *m, double *field, double value, const char *format, ...)
+{
+    double *at;
+    *field = value;
+    for (size_t i = 0; sl_hardware_field(&m->out->hardware, i, &at); i++) {
+        if (at != field)
+            continue;
+        va_list args;
+        va_start(args, format);
+        vsnprintf(m->out->source[i], sizeof(m->out->source[i]), format, args);
+        va_end(args);
+        sl_log_write(m->options->log, SL_LOG_INFO, "%s: %.4g (%s)",
+                     sl_hardware_field(&m->out->hardware, i, &at), value, m->out->source[i]);
+    }
+}
+
+/* Run until the time is over, at least three times; seconds of the fastest. Negative: -errno. */
+static double best_seconds(const struct measure *m, int (*run)(void *arg), void *arg)
+{
+    double best = INFINITY, total = 0;
+    for (int i = 0; i < 3 || total < m->seconds; i++) {
+        uint64_t start_ns = sl_clock_ns();
+        int result = run(arg);
+        double seconds = (double)(sl_clock_ns() - start_ns) * 1e-9;
+        if (result)
+            return result;
+        best = fmin(best, seconds);
+        total += seconds;
+    }
+    return best;
+}
+
+/* ---- cores and DRAM ------------------------------------------------------------------------- */
+
+#define UPDATE_BYTES 28.0 /* read 2 + 12, written 12 + 2 */
+#define UPDATE_TASK 65536u
+
+struct update {
+    struct sl_workers *workers; /* NULL: the caller alone */
+    unsigned char *base;
+    size_t count;
+};
+
+static void update_run(const struct update *update, size_t first, size_t count)
+{
+    /* Arrays lie one after the other, staggered so that they do not fall on the same DRAM banks. */
+    size_t n = update->count;
+    unsigned char *at = update->base;
+    struct sl_optim_args args = {
+        .hyper = {.kind = SL_OPTIM_ADAMW,
+                  .lr = 1e-4f,
+                  .beta1 = 0.9f,
+                  .beta2 = 0.999f,
+                  .eps = 1e-8f,
+                  .bias_correction = true,
+                  .step = 1},
+        .master_kind = SL_MASTER_F32,
+        .moment_kind = SL_MOMENT_F32,
+        .element_first = first,
+        .count = count,
+        .grad_dtype = SL_BF16,
+        .grad_scale = 1,
+        .weight_dtype = SL_BF16,
+    };
+    args.master = (float *)at + first;
+    args.exp_avg = (float *)(at += n * 4 + 1088) + first;
+    args.exp_avg_sq = (float *)(at += n * 4 + 1088) + first;
+    args.grad = (uint16_t *)(at += n * 4 + 1088) + first;
+    args.weight = (uint16_t *)(at += n * 2 + 1088) + first;
+    sl_optim_step(&args);
+}
+
+static void update_task(void *arg, size_t task, size_t worker)
+{
+    (void)worker;
+    const struct update *update = arg;
+    size_t first = task * UPDATE_TASK;
+    size_t left = update->count - first;
+    update_run(update, first, left < UPDATE_TASK ? left : UPDATE_TASK);
+}
+
+static int update_all(void *arg)
+{
+    struct update *update = arg;
+    if (update->workers)
+        sl_workers_run(update->workers, sl_div_up(update->count, UPDATE_TASK), update_task, update);
+    else
+        update_run(update, 0, update->count);
+    return 0;
+}
+
+struct stream {
+    struct sl_workers *workers;
+    unsigned char *to, *from;
+    size_t bytes;
+};
+
+static void stream_task(void *arg, size_t task, size_t worker)
+{
+    (void)worker;
+    const struct stream *stream = arg;
+    size_t first = task << 22, left = stream->bytes - first;
+    memcpy(stream->to + first, stream->from + first, left < (1u << 22) ? left : 1u << 22);
+}
+
+static int stream_all(void *arg)
+{
+    struct stream *stream = arg;
+    sl_workers_run(stream->workers, sl_div_up(stream->bytes, 1u << 22), stream_task, stream);
+    return 0;
+}
+
+static void nothing_task(void *arg, size_t task, size_t worker)
+{
+    (void)arg, (void)task, (void)worker;
+}
+
+static int nothing_all(void *arg)
+{
+    struct sl_workers *workers = arg;
+    sl_workers_run(workers, sl_workers_thread_count(workers), nothing_task, NULL);
+    return 0;
+}
+
+static int measure_host(struct measure *m)
+{
+    struct sl_hardware *h = &m->out->hardware;
+    struct sl_workers *workers = m->options->workers;
+    struct sl_topology *topology = calloc(1, sizeof(*topology));
+    int result = topology ? sl_topology_read(topology, NULL, m->error) : -ENOMEM;
+    if (!result)
+        set(m, &h->host_memory_bytes, (double)topology->memory_available_bytes,
+            "what this process could take when measured");
+    free(topology);
+    if (result)
+        return result;
+    size_t threads = sl_workers_thread_count(workers);
+    set(m, &h->host_cores, (double)threads, "threads of the worker pool");
+
+    struct sl_arena arena;
+    result = sl_arena_create(&arena, 4 * m->array_bytes, workers, m->error);
+    if (result)
+        return result;
+    struct update update = {.base = arena.base, .count = m->array_bytes / 4 - 4096};
+    double one = best_seconds(m, update_all, &update);
+    update.workers = workers;
+    double all = best_seconds(m, update_all, &update);
+    struct stream stream = {workers, arena.base, arena.base + 2 * m->array_bytes + 1088,
+                            2 * m->array_bytes - 4096};
+    double copy = best_seconds(m, stream_all, &stream);
+    sl_arena_destroy(&arena);
+
+    double bytes = UPDATE_BYTES * (double)update.count;
+    double copy_rate = 2 * (double)stream.bytes / copy;
+    set(m, &h->core_bytes_per_second, bytes / one, "AdamW on one thread, %zu elements, 28 B each",
+        update.count);
+    set(m, &h->host_bytes_per_second, fmax(bytes / all, copy_rate),
+        "the larger of AdamW (%.1f GB/s) and copying (%.1f GB/s) on %zu threads",
+        bytes / all * 1e-9, copy_rate * 1e-9, threads);
+    double wake = best_seconds(m, nothing_all, workers);
+    set(m, &h->host_op_seconds, wake, "an empty run of the worker pool");
+    return 0;
+}
+
+/* ---- device and link ------------------------------------------------------------------------ */
+
+struct product {
+    struct sl_device *device;
+    struct sl_matmul_args args;
+};
+
+static int product_run(void *arg)
+{
+    struct product *product = arg;
+    struct sl_device *device = product->device;
+    int result = device->ops->matmul(device, &product->args);
+    return result ? result : device->ops->stream_synchronize(device, SL_STREAM_COMPUTE);
+}
+
+struct copies {
+    struct sl_device *device;
+    unsigned char *device_memory, *host_memory; /* two halves each */
+    uint64_t bytes;
+    bool up, down, inside;
+};
+
+static int copies_run(void *arg)
+{
+    struct copies *c = arg;
+    struct sl_device *device = c->device;
+    int result = 0;
+    if (c->inside)
+        result = device->ops->copy(device, SL_STREAM_COMPUTE, c->device_memory,
+                                   c->device_memory + c->bytes, c->bytes);
+    if (!result && c->up)
+        result =
+            device->ops->copy(device, SL_STREAM_H2D, c->device_memory, c->host_memory, c->bytes);
+    if (!result && c->down)
+        result = device->ops->copy(device, SL_STREAM_D2H, c->host_memory + c->bytes,
+                                   c->device_memory + c->bytes, c->bytes);
+    for (int stream = 0; stream < SL_STREAM_COUNT && !result; stream++)
+        result = device->ops->stream_synchronize(device, (enum sl_stream)stream);
+    return result;
+}
+
+static int measure_product(struct measure *m, unsigned char *memory, uint64_t bytes)
+{
+    struct sl_hardware *h = &m->out->hardware;
+    struct sl_device *device = m->options->device;
+    bool cuda = device->properties.kind == SL_DEVICE_CUDA;
+    size_t rows = cuda ? 8192 : 512, width = cuda ? 8192 : 2048;
+    size_t type = sl_dtype_bytes(device->activation_dtype);
+    while ((2 * rows * type + width * 2) * width + 3 * 4096 > bytes)
+        width /= 2;
+    unsigned char *weight = memory, *x = weight + sl_align_up(width * width * 2, 4096);
+    unsigned char *y = x + sl_align_up(rows * width * type, 4096);
+    struct product product = {
+        .device = device,
+        .args = {.kind = SL_MATMUL_FORWARD,
+                 .rows = rows,
+                 .inputs = width,
+                 .outputs = width,
+                 .x = x,
+                 .y = y,
+                 .weight = {weight, device->activation_dtype == SL_F16 ? SL_F16 : SL_BF16}}};
+    double best = best_seconds(m, product_run, &product);
+    if (best < 0)
+        return (int)best;
+    double rate = 2.0 * (double)rows * (double)width * (double)width / best;
+    const char *how = "product of %zu x %zu by %zu x %zu, 16-bit weights, on %s";
+    if (device->properties.kind == SL_DEVICE_CUDA)
+        set(m, &h->device_flops_per_second, rate, how, rows, width, width, width,
+            device->properties.name);
+    else
+        set(m, &h->core_flops_per_second, rate / h->host_cores, how, rows, width, width, width,
+            device->properties.name);
+    set(m, &h->device_flops_peak, rate, "the measured rate; the nominal one is not known here");
+    product.args.rows = 1;
+    product.args.inputs = product.args.outputs = 64;
+    best = best_seconds(m, product_run, &product);
+    set(m, &h->device_op_seconds, best < 0 ? 0 : best, "start and end of a tiny product");
+    return best < 0 ? (int)best : 0;
+}
+
+static int measure_link(struct measure *m, unsigned char *memory, uint64_t bytes)
+{
+    struct sl_hardware *h = &m->out->hardware;
+    struct sl_device *device = m->options->device;
+    struct sl_arena arena;
+    int result = sl_arena_create(&arena, bytes, m->options->workers, m->error);
+    if (result)
+        return result;
+    bool registered = device->ops->host_register(device, arena.base, bytes) == 0;
+    const char *pages = registered ? "page-locked memory" : "ordinary memory";
+    struct copies up = {device, memory, arena.base, bytes / 2, .up = true};
+    struct copies down = {device, memory, arena.base, bytes / 2, .down = true};
+    struct copies both = {device, memory, arena.base, bytes / 2, .up = true, .down = true};
+    struct copies tiny = {device, memory, arena.base, 4096, .up = true};
+    double seconds[4];
+    struct copies *all[] = {&up, &down, &both, &tiny};
+    for (int i = 0; i < 4 && !result; i++) {
+        seconds[i] = best_seconds(m, copies_run, all[i]);
+        result = seconds[i] < 0 ? (int)seconds[i] : 0;
+    }
+    if (registered)
+        device->ops->host_unregister(device, arena.base, bytes);
+    sl_arena_destroy(&arena);
+    if (result)
+        return result;
+    double half = (double)(bytes / 2);
+    set(m, &h->link_op_seconds, seconds[3], "a copy of 4 KiB");
+    set(m, &h->link_up_bytes_per_second, half / seconds[0], "copies of %.0f MB of %s", half * 1e-6,
+        pages);
+    set(m, &h->link_down_bytes_per_second, half / seconds[1], "likewise");
+    set(m, &h->link_both_bytes_per_second, 2 * half / seconds[2], "both directions at once");
+    return 0;
+}
+
+static int measure_device(struct measure *m)
+{
+    struct sl_hardware *h = &m->out->hardware;
+    struct sl_device *device = m->options->device;
+    bool cuda = device->properties.kind == SL_DEVICE_CUDA;
+    uint64_t bytes = cuda ? 1ull << 30 : m->array_bytes;
+    void *memory = NULL;
+    h->device_is_host = !cuda;
+    if (cuda)
+        set(m, &h->device_memory_bytes, (double)device->properties.memory_bytes,
+            "reported by the driver");
+    int result = device->ops->memory_alloc(device, bytes, &memory);
+    if (!result)
+        result = device->ops->zero(device, SL_STREAM_COMPUTE, memory, bytes);
+    if (!result)
+        result = measure_product(m, memory, bytes);
+    if (!result && cuda) {
+        struct copies inside = {device, memory, NULL, bytes / 2, .inside = true};
+        double best = best_seconds(m, copies_run, &inside);
+        result = best < 0 ? (int)best : 0;
+        if (!result)
+            set(m, &h->device_bytes_per_second, (double)bytes / best,
+                "a copy inside device memory, bytes read and written");
+    }
+    if (!result && !device->properties.unified)
+        result = measure_link(m, memory, bytes);
+    if (memory)
+        device->ops->memory_free(device, memory, bytes);
+    if (result && m->error && !m->error->code)
+        *m->error = device->error;
+    return result;
+}
+
+/* ---- drives --------------------------------------------------------------------------------- */
+
+#define DRIVE_CHUNK (8u << 20)
+#define DRIVE_IN_FLIGHT 8u
+
+struct drive {
+    struct sl_swap *swap;
+    unsigned char *buffer;
+    uint64_t bytes;
+    struct sl_swap_request requests[DRIVE_IN_FLIGHT];
+    uint32_t done[DRIVE_IN_FLIGHT];
+    int result;
+};
+
+static void drive_done(struct sl_swap_request *request, int result)
+{
+    struct drive *drive = request->user;
+    if (result)
+        __atomic_store_n(&drive->result, result, __ATOMIC_RELAXED);
+    __atomic_store_n(&drive->done[request - drive->requests], 1, __ATOMIC_RELEASE);
+}
+
+static void drive_await(struct drive *drive, uint32_t slot)
+{
+    struct timespec pause = {.tv_nsec = 50000};
+    while (!__atomic_load_n(&drive->done[slot], __ATOMIC_ACQUIRE))
+        nanosleep(&pause, NULL);
+}
+
+/* Transfer every chunk whose index modulo `of` is `which`; read or write; mixed: the others are
+ * read at the same time. Seconds, or -errno. */
+static double drive_pass(struct drive *drive, bool write, bool mixed)
+{
+    uint64_t start_ns = sl_clock_ns();
+    uint64_t chunks = drive->bytes / DRIVE_CHUNK;
+    for (uint64_t i = 0; i < chunks && !drive->result; i++) {
+        uint32_t slot = (uint32_t)(i % DRIVE_IN_FLIGHT);
+        drive_await(drive, slot);
+        drive->done[slot] = 0;
+        drive->requests[slot] = (struct sl_swap_request){
+            .write = mixed ? i % 2 == 0 : write,
+            .offset_bytes = i * DRIVE_CHUNK,
+            .bytes = DRIVE_CHUNK,
+            .buffer = drive->buffer + (uint64_t)slot * DRIVE_CHUNK,
+            .done = drive_done,
+            .user = drive,
+        };
+        sl_swap_submit(drive->swap, &drive->requests[slot]);
+    }
+    for (uint32_t slot = 0; slot < DRIVE_IN_FLIGHT; slot++)
+        drive_await(drive, slot);
+    return drive->result ? drive->result : (double)(sl_clock_ns() - start_ns) * 1e-9;
+}
+
+static int measure_drive(struct measure *m)
+{
+    struct sl_hardware *h = &m->out->hardware;
+    struct sl_swap_options options = {.paths = m->options->nvme_paths,
+                                      .path_count = m->options->nvme_path_count,
+                                      .bytes_total = m->nvme_bytes,
+                                      .log = m->options->log};
+    struct drive drive = {.bytes = m->nvme_bytes};
+    struct sl_arena arena = {0};
+    int result = sl_swap_create(&drive.swap, &options, m->error);
+    if (!result)
+        result = sl_arena_create(&arena, (uint64_t)DRIVE_CHUNK * DRIVE_IN_FLIGHT,
+                                 m->options->workers, m->error);
+    double seconds[4] = {0};
+    if (!result) {
+        drive.buffer = arena.base;
+        sl_swap_register(drive.swap, arena.base, arena.bytes);
+        for (uint32_t i = 0; i < DRIVE_IN_FLIGHT; i++)
+            drive.done[i] = 1;
+        seconds[0] = drive_pass(&drive, true, false);
+        seconds[1] = drive_pass(&drive, false, false);
+        seconds[2] = drive_pass(&drive, true, true);
+        uint64_t start_ns = sl_clock_ns();
+        for (uint64_t i = 0; i < 16 && !drive.result; i++)
+            drive.result = sl_swap_transfer(drive.swap, false, i * DRIVE_CHUNK, drive.buffer, 4096);
+        seconds[3] = (double)(sl_clock_ns() - start_ns) * 1e-9 / 16;
+        result = drive.result;
+    }
+    struct sl_swap_stats stats = {0};
+    if (drive.swap) {
+        sl_swap_stats(drive.swap, &stats);
+        sl_swap_error(drive.swap, m->error);
+    }
+    sl_swap_destroy(drive.swap);
+    sl_arena_destroy(&arena);
+    if (result)
+        return result;
+    double bytes = (double)m->nvme_bytes;
+    const char *how =
+        stats.direct ? "O_DIRECT" : "through the page cache: O_DIRECT is refused here";
+    set(m, &h->nvme_write_bytes_per_second, bytes / seconds[0], "%.2f GB written, %s", bytes * 1e-9,
+        how);
+    set(m, &h->nvme_read_bytes_per_second, bytes / seconds[1], "%.2f GB read, %s", bytes * 1e-9,
+        how);
+    set(m, &h->nvme_mixed_bytes_per_second, bytes / seconds[2], "read and written in turns, %s",
+        how);
+    set(m, &h->nvme_op_seconds, seconds[3], "a read of 4 KiB");
+    set(m, &h->nvme_bytes, bytes, "the size of the test file; the room on the drive is not asked");
+    return 0;
+}
+
+int sl_hardware_measure(struct sl_measured *out, const struct sl_measure_options *options,
+                        struct sl_error *error)
+{
+    memset(out, 0, sizeof(*out));
+    struct measure m = {
+        .options = options,
+        .out = out,
+        .error = error,
+        .array_bytes = options->array_bytes ? options->array_bytes : 256u << 20,
+        .nvme_bytes = sl_align_up(options->nvme_bytes ? options->nvme_bytes : 1ull << 30,
+                                  2 * (uint64_t)DRIVE_CHUNK * DRIVE_IN_FLIGHT),
+        .seconds = options->seconds > 0 ? options->seconds : 0.5,
+    };
+    struct sl_hardware *h = &out->hardware;
+    snprintf(h->name, sizeof(h->name), "%s", options->name ? options->name : "this-machine");
+    snprintf(h->description, sizeof(h->description), "%s, measured by sluice doctor --measure",
+             options->device->properties.name);
+    h->ranks_per_host = 1;
+    int result = measure_host(&m);
+    if (!result)
+        result = measure_device(&m);
+    if (!result && options->nvme_path_count)
+        result = measure_drive(&m);
+    if (result)
+        sl_error_set(error, SL_DOMAIN_MEMORY, result, "measuring: %s", strerror(-result));
+    return result;
+}
+
+int sl_measured_write(const struct sl_measured *measured, const char *path, struct sl_error *error)
+{
+    const char *source[SL_HARDWARE_FIELDS_MAX];
+    for (size_t i = 0; i < SL_HARDWARE_FIELDS_MAX; i++)
+        source[i] = measured->source[i][0] ? measured->source[i] : "one device in use";
+    return sl_hardware_write(&measured->hardware, source, path, error);
+}
