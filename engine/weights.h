@@ -37,11 +37,17 @@ enum sl_dtype sl_weights_dtype(const struct sl_weights *weights, size_t param);
 /* Elements [first, first + count) of model->params[param] as `dtype`. The file's own type is copied
  * bit for bit; otherwise converted as base/dtype.h does.
  *
+ * A read of a mebibyte or more streams: a thread reads ahead with O_DIRECT while this one copies or
+ * converts, and goes on past the end of the range. Reading in sl_weights_file_order keeps it busy.
+ *
  * Shapes   out: [count] of dtype
- * Memory   64 KiB of stack
- * Threads  safe */
-int sl_weights_read(const struct sl_weights *weights, size_t param, uint64_t first, size_t count,
+ * Memory   64 KiB of stack; 16 MiB from the first streaming read until close
+ * Threads  safe; one read at a time streams, others read by themselves */
+int sl_weights_read(struct sl_weights *weights, size_t param, uint64_t first, size_t count,
                     enum sl_dtype dtype, void *out, struct sl_error *error);
+
+/* The parameters by their place in the files: order[0] lies first. order: [param_count]. */
+void sl_weights_file_order(const struct sl_weights *weights, size_t *order);
 
 /* ---- Writing ---- */
 

@@ -3,8 +3,11 @@
 #ifndef SLUICE_ENGINE_WEIGHTS_INTERNAL_H
 #define SLUICE_ENGINE_WEIGHTS_INTERNAL_H
 
+#include <pthread.h>
+
 #include "engine/safetensors.h"
 #include "engine/weights.h"
+#include "engine/weights_stream.h"
 
 #define SL_WEIGHTS_SHARDS_MAX 4096u
 
@@ -13,11 +16,13 @@ struct sl_weights_source {
     const struct sl_safetensor *tensor;
 };
 
-struct sl_weights {
+struct sl_weights { /* const for callers but for the stream */
     const struct sl_model *model;
     struct sl_safetensors *files;
     size_t file_count;
     struct sl_weights_source *sources; /* [param_count] */
+    pthread_mutex_t stream_lock;       /* held by the one read that streams */
+    struct sl_read_stream *stream;     /* made by the first one */
 };
 
 /* Open the files that a folder names, filling files and file_count. */

@@ -205,6 +205,7 @@ int sl_weights_open(struct sl_weights **out, const char *directory, const struct
     *out = NULL;
     if (weights) {
         weights->model = model;
+        pthread_mutex_init(&weights->stream_lock, NULL);
         weights->sources = calloc(model->param_count, sizeof *weights->sources);
     }
     if (!weights || !weights->sources || !taken)

@@ -50,7 +50,7 @@ static struct sl_weights *open_weights(const char *path, const struct sl_model *
     return weights;
 }
 
-static void *read_param(const struct sl_weights *weights, const struct sl_model *model, size_t i,
+static void *read_param(struct sl_weights *weights, const struct sl_model *model, size_t i,
                         enum sl_dtype dtype)
 {
     size_t count = model->params[i].rows * model->params[i].columns;
@@ -62,7 +62,7 @@ static void *read_param(const struct sl_weights *weights, const struct sl_model 
     return data;
 }
 
-static void write_all(const struct sl_weights *weights, const struct sl_model *model,
+static void write_all(struct sl_weights *weights, const struct sl_model *model,
                       const char *directory, enum sl_dtype dtype, uint64_t shard_bytes)
 {
     struct sl_weights_writer *writer;
@@ -232,6 +232,55 @@ static void shards_conversion_and_ranges_agree(void **state)
         free(f16);
     }
     sl_weights_close(halves);
+    sl_weights_close(weights);
+    sl_model_finish(&model);
+    folder_remove(&folder);
+}
+
+/* Parameters of several chunks, at odd offsets in the file, read in jumps and in file order. */
+static void long_reads_stream_and_give_the_same(void **state)
+{
+    (void)state;
+    struct sl_model model;
+    struct folder folder = folder_make();
+    struct sl_weights_writer *writer;
+    struct sl_weights *weights;
+    struct sl_error error = {0};
+    assert_int_equal(sl_model_from_preset(&model, "bible-10m", &error), 0);
+    struct sl_weights_writer_options options = {
+        .directory = folder.path, .model = &model, .dtype = SL_F32, .shard_bytes_max = 9000000};
+    assert_int_equal(sl_weights_writer_create(&writer, &options, &error), 0);
+    for (size_t i = 0; i < model.param_count; i++) {
+        size_t count = model.params[i].rows * model.params[i].columns;
+        float *data = malloc(count * sizeof *data);
+        sl_model_initial(&model, &model.params[i], 5, 0, count, data);
+        assert_int_equal(sl_weights_writer_write(writer, i, 0, count, SL_F32, data, &error), 0);
+        free(data);
+    }
+    assert_int_equal(sl_weights_writer_finish(writer, &error), 0);
+    size_t *order = calloc(model.param_count, sizeof *order), streamed = 0;
+    weights = open_weights(folder.path, &model);
+    sl_weights_file_order(weights, order);
+    for (size_t k = 0; k < 3 * model.param_count; k++) {
+        size_t i = k < model.param_count       ? order[k]
+                   : k < 2 * model.param_count ? 2 * model.param_count - 1 - k
+                                               : k - 2 * model.param_count;
+        size_t count = model.params[i].rows * model.params[i].columns;
+        float *expected = malloc(count * sizeof *expected);
+        uint16_t *bits;
+        sl_model_initial(&model, &model.params[i], 5, 0, count, expected);
+        float *data = read_param(weights, &model, i, SL_F32);
+        assert_memory_equal(data, expected, count * sizeof *data);
+        bits = read_param(weights, &model, i, SL_BF16);
+        for (size_t e = 0; e < count; e++)
+            assert_true(bits[e] == sl_bf16_from_f32(expected[e]));
+        streamed += count * sizeof *data >= 1u << 20;
+        free(expected);
+        free(data);
+        free(bits);
+    }
+    assert_true(streamed > 0);
+    free(order);
     sl_weights_close(weights);
     sl_model_finish(&model);
     folder_remove(&folder);
@@ -412,6 +461,7 @@ int main(void)
         cmocka_unit_test(ranges_are_parts_of_the_whole),
         cmocka_unit_test(conv1d_matrices_are_transposed),
         cmocka_unit_test(shards_conversion_and_ranges_agree),
+        cmocka_unit_test(long_reads_stream_and_give_the_same),
         cmocka_unit_test(an_incomplete_parameter_is_refused),
         cmocka_unit_test(all_disagreements_are_listed),
         cmocka_unit_test(other_formats_are_named),
