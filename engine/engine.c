@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "engine/placement.h"
 #include "engine/process_memory.h"
 #include "engine/state.h"
 #include "kernels/cpu/isa.h"
@@ -61,15 +62,15 @@ static void find_stage(struct sl_engine *engine)
     plan->tier_bytes[SL_TIER_HOST] = sl_max_u64(plan->tier_bytes[SL_TIER_HOST], needed);
 }
 
-static int check_budget(const struct sl_engine *engine, struct sl_error *error)
+static int over_budget(const struct sl_engine *engine, struct sl_error *error)
 {
-    struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
     uint64_t total[SL_TIER_COUNT];
+    struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
     sl_engine_memory(engine, lines, total);
     static const char *const remedies[SL_TIER_COUNT] = {
         "raise memory.device, or move more to host or NVMe (placement.*.host, placement.*.nvme)",
-        "raise memory.host, move more to NVMe (placement.*.nvme), or lower train.micro_batch, "
-        "sub_group_size or buffer counts",
+        "raise memory.host, move more to NVMe (nvme.path, placement.*.nvme), or lower "
+        "train.micro_batch, train.sequence_length, sub_group_size or buffer counts",
         "raise memory.nvme or keep more in host memory (placement.*.host)",
     };
     for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
@@ -85,6 +86,59 @@ static int check_budget(const struct sl_engine *engine, struct sl_error *error)
     return 0;
 }
 
+static int build_plan(struct sl_engine *engine, const struct sl_step_options *step,
+                      struct sl_error *error)
+{
+    sl_step_plan_finish(&engine->sp);
+    int result = sl_step_plan_build(&engine->sp, step, error);
+    if (result)
+        return result;
+    find_stage(engine);
+    engine->options.swap.bytes_total = engine->sp.plan.tier_bytes[SL_TIER_NVME];
+    return 0;
+}
+
+static void totals(const struct sl_engine *engine, uint64_t total[SL_TIER_COUNT])
+{
+    struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
+    sl_engine_memory(engine, lines, total);
+}
+
+static int try_placement(void *user, const struct sl_placement *placement,
+                         uint64_t total[SL_TIER_COUNT], struct sl_error *error)
+{
+    struct sl_engine *engine = user;
+    struct sl_step_options step = engine->options.step;
+    step.placement = *placement;
+    int result = build_plan(engine, &step, error);
+    if (!result)
+        totals(engine, total);
+    return result;
+}
+
+static int choose_placement(struct sl_engine *engine, struct sl_error *error)
+{
+    struct sl_placement_search search = {
+        .placement = engine->options.step.placement,
+        .unified = engine->options.step.unified,
+        .nvme = engine->options.swap.path_count > 0,
+        .attempt = try_placement,
+        .user = engine,
+    };
+    memcpy(search.free, engine->options.placement_free, sizeof(search.free));
+    memcpy(search.budget_bytes, engine->options.budget_bytes, sizeof(search.budget_bytes));
+    int result = sl_placement_find(&search, error);
+    engine->options.step.placement = search.placement;
+    return result;
+}
+
+static int no_path_for_nvme(struct sl_error *error)
+{
+    return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                        "the placement uses NVMe but no path is given: set nvme.path or "
+                        "zero_optimization.offload_*.nvme_path to a folder on a fast disk");
+}
+
 int sl_engine_plan(struct sl_engine *engine, const struct sl_engine_options *options,
                    struct sl_error *error)
 {
@@ -96,21 +150,18 @@ int sl_engine_plan(struct sl_engine *engine, const struct sl_engine_options *opt
         struct sl_step_options *step = &engine->options.step;
         step->activation = engine->device->activation_dtype;
         step->unified = engine->device->properties.unified;
-        result = sl_step_plan_build(&engine->sp, step, error);
+        result = choose_placement(engine, error);
     }
+    if (!result)
+        result = build_plan(engine, &engine->options.step, error);
     if (!result) {
         uint64_t unlimited[SL_TIER_COUNT] = {0};
         result = sl_plan_check(&engine->sp.plan, unlimited, error);
     }
-    if (!result) {
-        find_stage(engine);
-        engine->options.swap.bytes_total = engine->sp.plan.tier_bytes[SL_TIER_NVME];
-        result = check_budget(engine, error);
-    }
-    if (!result && engine->sp.plan.tier_bytes[SL_TIER_NVME] && engine->options.swap.path_count == 0)
-        result = sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
-                              "the placement uses NVMe but no path is given: set nvme.path or "
-                              "zero_optimization.offload_*.nvme_path to a folder on a fast disk");
+    if (!result && engine->options.swap.bytes_total && engine->options.swap.path_count == 0)
+        result = no_path_for_nvme(error);
+    if (!result)
+        result = over_budget(engine, error);
     if (result)
         sl_engine_finish(engine);
     return result;
@@ -295,11 +346,10 @@ struct sl_step_control *sl_engine_control(struct sl_engine *engine)
     return sl_executor_pointer(engine->executor, engine->sp.control);
 }
 
-int sl_engine_flush(struct sl_engine *engine, const struct sl_optim_hyper *hyper,
-                    struct sl_error *error)
+int sl_engine_flush(struct sl_engine *engine, struct sl_error *error)
 {
     int result = 0;
-    struct sl_step_context context = {.hyper = *hyper};
+    struct sl_step_context context = {0};
     if (engine->pending)
         result = sl_executor_submit(engine->executor, engine->sp.flush, &context);
     if (!result)

@@ -27,6 +27,7 @@ struct sl_engine_options {
     size_t thread_count;            /* 0: by topology */
     struct sl_swap_options swap;    /* paths and tuning; bytes_total is filled from the plan */
     uint64_t budget_bytes[SL_TIER_COUNT]; /* 0: what the machine has */
+    bool placement_free[SL_PLACED_COUNT]; /* not given: the fastest tiers that it fits in */
     uint32_t trace_events;                /* operations kept for the trace; 0: none */
     const struct sl_log *log;             /* borrowed until destroy */
 };
@@ -77,9 +78,8 @@ size_t sl_engine_memory(const struct sl_engine *engine,
 int sl_engine_step(struct sl_engine *engine, struct sl_step_context *context,
                    struct sl_error *error);
 
-/* Apply the pending update, if any, and drain. `hyper` is that of the update. */
-int sl_engine_flush(struct sl_engine *engine, const struct sl_optim_hyper *hyper,
-                    struct sl_error *error);
+/* Apply the pending update, if any, and drain. */
+int sl_engine_flush(struct sl_engine *engine, struct sl_error *error);
 
 /* Forward only; flushes must have been done. Drains; returns the sum of losses over the trained
  * targets in *loss_sum. */

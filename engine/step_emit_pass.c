@@ -259,6 +259,7 @@ static void head_whole(struct sl_emit *e, size_t first, size_t count)
         sl_plan_reads(e->plan, sp->inputs_device[i]);
         sl_plan_reads(e->plan, fresh ? SL_PLAN_NONE : sums);
         sl_plan_reads(e->plan, norm_fresh ? SL_PLAN_NONE : norm_sums);
+        sl_plan_reads(e->plan, sp->control); /* the loss scale */
         sl_plan_writes(e->plan, h);
         sl_plan_writes(e->plan, logits);
         sl_plan_writes(e->plan, sp->stats[i]);
@@ -323,6 +324,7 @@ static void head_tile_backward(struct sl_emit *e, uint32_t tile, uint32_t weight
     sl_plan_reads(e->plan, e->h[i]);
     sl_plan_reads(e->plan, sp->inputs_device[i]);
     sl_plan_reads(e->plan, sp->stats[i]);
+    sl_plan_reads(e->plan, sp->control); /* the loss scale */
     sl_plan_reads(e->plan, first_tile ? SL_PLAN_NONE : dx);
     sl_plan_reads(e->plan, fresh ? SL_PLAN_NONE : sums);
     sl_plan_writes(e->plan, logits);

@@ -146,7 +146,7 @@ struct sl_step_plan {
     uint32_t *inputs_device; /* the same on the device; equal where unified */
     uint32_t *stats;         /* [micro_batches] device: row max, sum, target logit, loss: [N] f32 */
     uint32_t *losses;        /* [micro_batches] host: row stats again; equal where unified */
-    uint32_t rope[2][2];                      /* per table: cos, sin; SL_PLAN_NONE: not used */
+    uint32_t rope[2][2];     /* per table: cos, sin; SL_PLAN_NONE: not used */
     uint32_t prologue, step, flush, evaluate; /* segments */
 };
 

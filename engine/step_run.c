@@ -154,6 +154,7 @@ static struct sl_head_memory head_of(const struct call *c)
     size_t rows = rows_of(c->sp);
     float *stats = at(c, c->sp->stats[c->op->micro_batch]);
     const struct sl_step_context *x = c->context;
+    const struct sl_step_control *control = at(c, c->sp->control);
     double tokens = x->trained_tokens ? (double)x->trained_tokens : 1;
     return (struct sl_head_memory){
         .rows = rows,
@@ -165,7 +166,7 @@ static struct sl_head_memory head_of(const struct call *c)
         .row_sum = stats + rows,
         .target_logit = stats + 2 * rows,
         .loss = stats + 3 * rows,
-        .scale = (float)(x->loss_scale / tokens),
+        .scale = (float)(control->loss_scale / tokens),
     };
 }
 
@@ -309,17 +310,18 @@ static void run_decide(const struct call *c)
     for (uint32_t i = 0; i < sp->options.micro_batches; i++)
         loss += sl_step_loss_sum(c->r, i);
     double tokens = x->trained_tokens ? (double)x->trained_tokens : 1;
-    double norm = sqrt(squares) / x->loss_scale;
+    double norm = sqrt(squares) / control->loss_scale;
     double shrink = x->clip > 0 ? fmax(1.0, (norm + 1e-6) / x->clip) : 1.0;
     control->updates += control->pending && control->apply;
     control->pending = true;
     control->apply = bad == 0 && isfinite(norm);
-    control->grad_scale = control->apply ? (float)(1.0 / (shrink * x->loss_scale)) : 0.0f;
+    control->grad_scale = control->apply ? (float)(1.0 / (shrink * control->loss_scale)) : 0.0f;
     control->loss = loss / tokens;
     control->norm = norm;
     control->norm_clipped = norm / shrink;
     control->nonfinite = bad;
     control->nonfinite_param = bad_param;
+    x->decided(x, control);
     x->result = *control;
     x->finish_ns = sl_clock_ns();
 }
@@ -342,7 +344,7 @@ static struct sl_optim_args optim_of(const struct update *u, const struct sl_run
     uint64_t index = run->state_offset + first;
     size_t moment = o->moment_kind == SL_MOMENT_F32 ? 4 : o->moment_kind == SL_MOMENT_BF16 ? 2 : 1;
     struct sl_optim_args args = {
-        .hyper = u->c->context->hyper,
+        .hyper = u->control.hyper,
         .master_kind = g->master_kind,
         .moment_kind = o->moment_kind,
         .tensor = run->param,

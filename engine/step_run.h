@@ -11,27 +11,32 @@
 #include "offload/executor.h"
 #include "offload/workers.h"
 
-/* What a step decided, in the plan's control slot: read by the update of the next instance. */
+/* The plan's control slot: what a step decided, read by the update and the backward pass of the
+ * next instance. */
 struct sl_step_control {
     uint64_t updates;    /* optimizer steps applied so far: Adam's t */
     bool pending, apply; /* a gradient waits for its update; it is to be applied, not skipped */
-    float grad_scale;    /* unscale and clip in one factor */
-    double loss;         /* mean over trained tokens of the last step */
-    double norm, norm_clipped; /* unscaled global gradient norm, before and after clipping */
-    uint64_t nonfinite;        /* gradient values that were not finite */
-    int32_t nonfinite_param;   /* first parameter with one, or -1 */
+    float grad_scale;    /* of that update: unscale and clip in one factor */
+    struct sl_optim_hyper hyper; /* of that update; step is filled in */
+    double loss_scale;           /* multiplies the loss of the next backward pass */
+    double loss;                 /* mean over trained tokens of the last step */
+    double norm, norm_clipped;   /* unscaled global gradient norm, before and after clipping */
+    uint64_t nonfinite;          /* gradient values that were not finite */
+    int32_t nonfinite_param;     /* first parameter with one, or -1 */
 };
 
 /* One instance of a segment: lent to the executor until it has finished. */
 struct sl_step_context {
     /* Inputs: [micro_batches][batch * sequence] each. Evaluation and training alike. */
     const int32_t *ids, *targets, *positions, *first;
-    uint64_t trained_tokens;       /* of the whole step */
-    double loss_scale;             /* multiplies the loss before the backward pass */
-    double clip;                   /* global norm; 0: none */
-    struct sl_optim_hyper hyper;   /* of the pending update; hyper.step is filled from control */
+    uint64_t trained_tokens; /* of the whole step */
+    double clip;             /* global norm; 0: none */
+    /* Called when norm and overflow are known, before the update may start: sets hyper of this
+     * update and loss_scale of the next backward pass in `control`. From the cpu lane's thread. */
+    void (*decided)(struct sl_step_context *context, struct sl_step_control *control);
+    void *user;
     uint64_t finish_ns;            /* out: clock when the decision was made */
-    struct sl_step_control result; /* out: a copy of the control after DECIDE */
+    struct sl_step_control result; /* out: a copy of the control after it */
 };
 
 struct sl_step_runner {

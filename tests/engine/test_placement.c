@@ -157,6 +157,17 @@ struct run {
     bool overflow; /* a step with a loss scale that overflows, which is skipped */
 };
 
+static const struct run *running;
+
+static void decided(struct sl_step_context *context, struct sl_step_control *control)
+{
+    intptr_t step = (intptr_t)context->user;
+    control->hyper = running->hyper;
+    control->hyper.lr *= (float)(1.0 / (double)(1 + step));
+    /* An overflow: only step 2 has a scale that no gradient survives. */
+    control->loss_scale = running->overflow && step == 1 ? 0x1p100 : running->loss_scale;
+}
+
 static void check(int result, const struct sl_error *error, const char *what)
 {
     if (result)
@@ -208,6 +219,8 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
     check(sl_engine_plan(&engine, &o, &error), &error, v->name);
     check(sl_engine_start(&engine, &error), &error, v->name);
     check(sl_state_initialize(&engine, 7, &error), &error, v->name);
+    running = run;
+    sl_engine_control(&engine)->loss_scale = run->loss_scale;
     static struct data data[STEPS];
     static struct sl_step_context contexts[STEPS];
     for (int step = 0; step < STEPS; step++) {
@@ -218,21 +231,20 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
             .positions = data[step].positions,
             .first = data[step].first,
             .trained_tokens = data[step].trained,
-            .loss_scale = run->overflow && step == 2 ? 0x1p100 : run->loss_scale,
             .clip = 0.5,
-            .hyper = run->hyper,
+            .decided = decided,
+            .user = (void *)(intptr_t)step,
         };
-        contexts[step].hyper.lr *= (float)(1.0 / (1 + step));
         check(sl_engine_step(&engine, &contexts[step], &error), &error, v->name);
         if (step == 3) /* an evaluation in the middle changes nothing */
         {
             double loss;
-            check(sl_engine_flush(&engine, &contexts[step].hyper, &error), &error, v->name);
+            check(sl_engine_flush(&engine, &error), &error, v->name);
             struct sl_step_context eval = contexts[0];
             check(sl_engine_evaluate(&engine, &eval, &loss, &error), &error, v->name);
         }
     }
-    check(sl_engine_flush(&engine, &contexts[STEPS - 1].hyper, &error), &error, v->name);
+    check(sl_engine_flush(&engine, &error), &error, v->name);
     *last_loss = contexts[STEPS - 1].result.loss;
     assert_true(contexts[2].result.apply == !run->overflow);
     if (run->overflow)

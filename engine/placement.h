@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Placement where the user gave none: fill the fastest tier first, and move down only what does not
+ * fit, by plans that are really built, so that every buffer counts.
+ */
+#ifndef SLUICE_ENGINE_PLACEMENT_H
+#define SLUICE_ENGINE_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "engine/step_plan.h"
+
+struct sl_placement_search {
+    struct sl_placement placement;        /* in: rows of kinds that are given; out: the choice */
+    bool free[SL_PLACED_COUNT];           /* rows that may be chosen */
+    bool unified;                         /* device and host are one memory */
+    bool nvme;                            /* there is a path for NVMe */
+    uint64_t budget_bytes[SL_TIER_COUNT]; /* 0: no limit */
+    /* Build the plan of a placement and give its totals. */
+    int (*attempt)(void *user, const struct sl_placement *placement, uint64_t total[SL_TIER_COUNT],
+                   struct sl_error *error);
+    void *user;
+};
+
+/* Find the placement. Where nothing fits, the lowest one is left in `placement` and 0 returned: the
+ * caller compares with budgets and says what is missing. Errors: those of attempt. */
+int sl_placement_find(struct sl_placement_search *search, struct sl_error *error);
+
+#endif
