@@ -339,9 +339,26 @@ static void answer_foreign_params(struct sl_config_context *context)
         sl_value_answer(context, key->path, SL_CONFIG_NO_EFFECT, "%s does not have it",
                         sl_schedule_name(kind));
         const struct sl_value *value = sl_value(context, key->path);
-        if (sl_value_given(value))
+        if (sl_value_given(value) && sl_value_given(sl_value(context, "scheduler.type")))
             sl_config_warn(context, "%s: %s has no effect: %s does not have it", value->source,
                            key->path, sl_schedule_name(kind));
+    }
+}
+
+static void params_without_type(struct sl_config_context *context)
+{
+    for (size_t i = 0, n = sl_key_count(); i < n; i++) {
+        const struct sl_key *key = sl_key_at(i);
+        if (strncmp(key->path, P, strlen(P)) != 0)
+            continue;
+        const struct sl_value *value = sl_value(context, key->path);
+        if (value->state == SL_VALUE_ABSENT)
+            continue;
+        sl_config_problem(context,
+                          "%s: scheduler.params without scheduler.type; give the type (WarmupLR, "
+                          "WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest)",
+                          value->source);
+        return;
     }
 }
 
@@ -360,6 +377,7 @@ void sl_resolve_schedule(struct sl_config_context *context)
                           type->text, type->source, own->text, own->source);
     if (!sl_value_given(type)) {
         own_schedule(context);
+        params_without_type(context);
     } else {
         for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
             if (strcmp(type->text, sl_schedule_name(kinds[i])) == 0)

@@ -56,9 +56,31 @@ static enum sl_config_tier offload_tier(struct sl_config_context *context, const
     return strcmp(device->text, "cpu") == 0 ? SL_CONFIG_HOST : SL_CONFIG_NVME;
 }
 
+static bool asks(struct sl_config_context *context, const char *path)
+{
+    const struct sl_value *device = sl_value(context, path);
+    return sl_value_given(device) && strcmp(device->text, "none") != 0;
+}
+
+/* The stage; where nobody gives one, what the offload blocks need. */
+static unsigned resolve_stage(struct sl_config_context *context)
+{
+    if (sl_value_given(sl_value(context, Z "stage")))
+        return (unsigned)sl_value(context, Z "stage")->number;
+    unsigned stage = asks(context, OP "device") ? 3 : asks(context, OO "device") ? 2 : 0;
+    if (stage)
+        sl_config_note(
+            context,
+            "zero_optimization.stage: %u, because an offload block needs it and no stage "
+            "is given",
+            stage);
+    sl_value_resolve(context, Z "stage", "%u", stage);
+    return stage;
+}
+
 static void zero_placement(struct sl_config_context *context)
 {
-    unsigned stage = (unsigned)sl_value_number(context, Z "stage", 0);
+    unsigned stage = resolve_stage(context);
     put(context, SL_CONFIG_WEIGHTS, SL_CONFIG_DEVICE, 1);
     put(context, SL_CONFIG_GRADIENTS, SL_CONFIG_DEVICE, 1);
     put(context, SL_CONFIG_OPTIMIZER, SL_CONFIG_DEVICE, 1);

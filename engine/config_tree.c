@@ -207,6 +207,8 @@ int sl_tree_read_file(const char *path, char **text, size_t *bytes, struct sl_er
         result = read_error(error, path, EISDIR);
         goto done;
     }
+    if (S_ISFIFO(status.st_mode)) /* <(...) of a shell: wait for its writer */
+        (void)fcntl(fd, F_SETFL, 0);
     buffer = malloc(SL_TREE_FILE_BYTES_MAX + 1);
     if (!buffer) {
         result = sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "%s: no memory to read it", path);

@@ -279,6 +279,15 @@ static bool old_offload(const struct sl_key *key, const struct sl_node *node,
     return true;
 }
 
+/* "auto" where somebody may supply the value; elsewhere it means the default. */
+static bool is_auto(const struct sl_key *key, const struct sl_node *node)
+{
+    bool other = key->type == SL_KEY_STRING || key->type == SL_KEY_CHOICE ||
+                 key->type == SL_KEY_WORDS || key->type == SL_KEY_BLOCK;
+    return node->kind == SL_NODE_STRING && strcmp(node->text, "auto") == 0 &&
+           (!other || (key->flags & SL_KEY_AUTO));
+}
+
 static void store(const struct place *place, const struct sl_key *given, const char *target_path,
                   const struct sl_node *node)
 {
@@ -298,8 +307,7 @@ static void store(const struct place *place, const struct sl_key *given, const c
     }
     if (given->renamed)
         value.given_as = given->path;
-    bool is_auto = node->kind == SL_NODE_STRING && strcmp(node->text, "auto") == 0;
-    if (is_auto && (value.key->flags & SL_KEY_AUTO)) {
+    if (is_auto(value.key, node)) {
         value.state = SL_VALUE_AUTO;
     } else if (!read_typed(&context->tree, &value, node, !place->path)) {
         char meant[200];
