@@ -177,6 +177,7 @@ uint32_t sl_plan_op(struct sl_plan *plan, struct sl_op_desc desc)
         .access_first = plan->access_count,
         .bytes = desc.bytes,
         .flops = desc.flops,
+        .rate_share = desc.rate_share,
     };
     return plan->op_count++;
 }

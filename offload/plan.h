@@ -100,6 +100,7 @@ struct sl_op {
     uint64_t bytes; /* moved over the lane's link or drive; cpu and compute: DRAM or device memory
                        traffic */
     double flops;
+    double rate_share; /* simulator only: share of the machine's rate that it reaches; 0: all */
     /* Filled by sl_plan_seal. wait: finished operations of this instance's segment, per lane.
      * wait_previous: likewise of the instance before, one row per possible segment before. */
     uint32_t lane_index; /* position in its lane in its segment */
@@ -172,6 +173,7 @@ struct sl_op_desc {
     int32_t unit, piece, micro_batch, part;
     uint64_t bytes;
     double flops;
+    double rate_share;
 };
 /* Append an operation; add its slots right after. Returns its index. */
 uint32_t sl_plan_op(struct sl_plan *plan, struct sl_op_desc desc);

@@ -185,9 +185,10 @@ static double latency_of(const struct sl_hardware *hardware, enum sl_lane lane)
     return 0;
 }
 
-/* Seconds of work alone, latency left out. */
+/* Seconds of work alone, latency left out. A rate_share below 1 makes it longer without drawing
+ * more: a program that does not reach the machine's rate. */
 static double solo_seconds(const double demand[SL_RESOURCE_COUNT],
-                           const double capacity[SL_RESOURCE_COUNT], enum sl_lane lane)
+                           const double capacity[SL_RESOURCE_COUNT], const struct sl_op *op)
 {
     double longest = 0, sum = 0;
     for (int r = 0; r < SL_RESOURCE_COUNT; r++) {
@@ -196,7 +197,8 @@ static double solo_seconds(const double demand[SL_RESOURCE_COUNT],
         longest = fmax(longest, demand[r] / capacity[r]);
         sum += demand[r] / capacity[r];
     }
-    return lane == SL_LANE_COMPUTE ? sum : longest;
+    double share = op->rate_share > 0 && op->rate_share < 1 ? op->rate_share : 1;
+    return (op->lane == SL_LANE_COMPUTE ? sum : longest) / share;
 }
 
 double sl_simulate_op_seconds(const struct sl_hardware *hardware, const struct sl_op *op)
@@ -204,7 +206,7 @@ double sl_simulate_op_seconds(const struct sl_hardware *hardware, const struct s
     double capacity[SL_RESOURCE_COUNT], demand[SL_RESOURCE_COUNT];
     set_capacities(capacity, hardware);
     set_demand(demand, hardware, op);
-    return latency_of(hardware, op->lane) + solo_seconds(demand, capacity, op->lane);
+    return latency_of(hardware, op->lane) + solo_seconds(demand, capacity, op);
 }
 
 /* ---- the executor's rules ------------------------------------------------------------------- */
@@ -253,7 +255,7 @@ static void start_op(struct simulate *sim, uint32_t id, const struct sl_op *op, 
                             .latency_seconds = latency_of(sim->options->hardware, op->lane),
                             .left = 1};
     set_demand(run->demand, sim->options->hardware, op);
-    double seconds = solo_seconds(run->demand, sim->capacity, op->lane);
+    double seconds = solo_seconds(run->demand, sim->capacity, op);
     run->solo_rate = seconds > 0 ? 1 / seconds : INFINITY;
     lane->in_flight++;
     lane->index++;
@@ -464,7 +466,7 @@ static void set_bound(const struct simulate *sim, struct sl_simulation *out)
         for (uint32_t i = segment->op_first; i < segment->op_first + segment->op_count; i++) {
             const struct sl_op *op = &sim->plan->ops[i];
             set_demand(demand, sim->options->hardware, op);
-            double seconds = solo_seconds(demand, sim->capacity, op->lane);
+            double seconds = solo_seconds(demand, sim->capacity, op);
             if (!lane_is_nvme(op->lane))
                 seconds += latency_of(sim->options->hardware, op->lane);
             out->solo_seconds[op->lane] += seconds / measured;

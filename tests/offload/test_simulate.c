@@ -10,23 +10,26 @@
 #include "offload/simulate.h"
 #include "tests/offload/random_plan.h"
 
-/* Round rates, so that seconds can be seen: 1 GB takes 1 s of link, 0.1 s of DRAM, ... */
+/* Round rates, so that seconds can be seen: 1 GB takes 1 s of link, 0.1 s of DRAM, ... GB is a
+ * multiple of 4,096, so that slots of it are not rounded up. */
+#define GB 1.024e9
+
 static const struct sl_hardware machine = {
     .name = "round",
     .device_memory_bytes = 1e12,
     .device_flops_peak = 2e12,
     .device_flops_per_second = 1e12,
     .device_bytes_per_second = 1e11,
-    .link_up_bytes_per_second = 1e9,
-    .link_down_bytes_per_second = 1e9,
+    .link_up_bytes_per_second = GB,
+    .link_down_bytes_per_second = GB,
     .host_memory_bytes = 1e12,
-    .host_bytes_per_second = 1e10,
+    .host_bytes_per_second = 10 * GB,
     .host_cores = 4,
-    .core_bytes_per_second = 2e9,
+    .core_bytes_per_second = 2 * GB,
     .nvme_bytes = 1e12,
-    .nvme_read_bytes_per_second = 2e9,
-    .nvme_write_bytes_per_second = 1e9,
-    .net_bytes_per_second = 1e9,
+    .nvme_read_bytes_per_second = 2 * GB,
+    .nvme_write_bytes_per_second = GB,
+    .net_bytes_per_second = GB,
     .ranks_per_host = 1,
 };
 
@@ -81,8 +84,8 @@ static void one_operation_takes_its_time(void **state)
     (void)state;
     struct sl_plan plan;
     sl_plan_init(&plan, false);
-    uint32_t host = slot(&plan, SL_TIER_HOST, true, 1000000000);
-    uint32_t device = slot(&plan, SL_TIER_DEVICE, true, 1000000000);
+    uint32_t host = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
+    uint32_t device = slot(&plan, SL_TIER_DEVICE, true, (uint64_t)GB);
     sl_plan_segment_begin(&plan, "step");
     copy(&plan, SL_OP_UPLOAD, SL_LANE_H2D, host, device);
     compute(&plan, 2e12, 100000000000ull, device);
@@ -97,6 +100,9 @@ static void one_operation_takes_its_time(void **state)
     assert_int_equal(out.bound_lane, SL_LANE_COMPUTE);
     near(out.used_share[SL_RESOURCE_DRAM], 0.1 / 4.25);
     near(sl_simulate_op_seconds(&slow, &plan.ops[0]), 1.25);
+    plan.ops[0].rate_share = 0.5;
+    near(sl_simulate_op_seconds(&slow, &plan.ops[0]), 2.25);
+    near(run(&plan, &slow, 1).used_share[SL_RESOURCE_DRAM], 0.1 / 5.25);
     sl_plan_finish(&plan);
 }
 
@@ -107,10 +113,10 @@ static void lanes_overlap_in_the_steady_state(void **state)
     for (int buffers = 1; buffers <= 2; buffers++) {
         struct sl_plan plan;
         sl_plan_init(&plan, false);
-        uint32_t host = slot(&plan, SL_TIER_HOST, true, 1000000000);
+        uint32_t host = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
         uint32_t device[2];
         for (int i = 0; i < buffers; i++)
-            device[i] = slot(&plan, SL_TIER_DEVICE, true, 1000000000);
+            device[i] = slot(&plan, SL_TIER_DEVICE, true, (uint64_t)GB);
         sl_plan_segment_begin(&plan, "step");
         for (int i = 0; i < 2; i++) {
             copy(&plan, SL_OP_UPLOAD, SL_LANE_H2D, host, device[i % buffers]);
@@ -130,17 +136,17 @@ static void shared_dram_is_shared_fairly(void **state)
     (void)state;
     struct sl_plan plan;
     sl_plan_init(&plan, false);
-    uint32_t host = slot(&plan, SL_TIER_HOST, true, 1000000000);
-    uint32_t device = slot(&plan, SL_TIER_DEVICE, true, 1000000000);
+    uint32_t host = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
+    uint32_t device = slot(&plan, SL_TIER_DEVICE, true, (uint64_t)GB);
     uint32_t master = slot(&plan, SL_TIER_HOST, true, 4096);
     sl_plan_segment_begin(&plan, "step");
     copy(&plan, SL_OP_UPLOAD, SL_LANE_H2D, host, device);
-    random_plan_op(&plan, SL_OP_UPDATE, SL_LANE_CPU, 0, 10000000000ull);
+    random_plan_op(&plan, SL_OP_UPDATE, SL_LANE_CPU, 0, (uint64_t)(10 * GB));
     sl_plan_writes(&plan, master);
     sl_plan_segment_end(&plan);
     struct sl_hardware hardware = machine;
-    hardware.core_bytes_per_second = 1e10;
-    hardware.link_up_bytes_per_second = 1e10; /* both want all of DRAM: half each */
+    hardware.core_bytes_per_second = 10 * GB;
+    hardware.link_up_bytes_per_second = 10 * GB; /* both want all of DRAM: half each */
     struct sl_simulation out = run(&plan, &hardware, 1);
     near(out.busy_seconds[SL_LANE_H2D], 0.2);
     near(out.total_seconds, 1.1);
@@ -152,11 +158,11 @@ static void shared_dram_is_shared_fairly(void **state)
 
     /* Cores, not DRAM, limit the update: 4 x 2 GB/s of 10; the upload then has its 1 GB/s. */
     sl_plan_init(&plan, false);
-    host = slot(&plan, SL_TIER_HOST, true, 1000000000);
-    device = slot(&plan, SL_TIER_DEVICE, true, 1000000000);
+    host = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
+    device = slot(&plan, SL_TIER_DEVICE, true, (uint64_t)GB);
     sl_plan_segment_begin(&plan, "step");
     copy(&plan, SL_OP_UPLOAD, SL_LANE_H2D, host, device);
-    random_plan_op(&plan, SL_OP_UPDATE, SL_LANE_CPU, 0, 16000000000ull);
+    random_plan_op(&plan, SL_OP_UPDATE, SL_LANE_CPU, 0, (uint64_t)(16 * GB));
     sl_plan_segment_end(&plan);
     out = run(&plan, &machine, 1);
     near(out.busy_seconds[SL_LANE_H2D], 1);
@@ -174,8 +180,8 @@ static void transfers_are_in_flight_together(void **state)
     sl_plan_segment_begin(&plan, "step");
     uint32_t memory[8];
     for (int i = 0; i < 8; i++) {
-        uint32_t extent = slot(&plan, SL_TIER_NVME, true, 1000000000);
-        memory[i] = slot(&plan, SL_TIER_HOST, true, 1000000000);
+        uint32_t extent = slot(&plan, SL_TIER_NVME, true, (uint64_t)GB);
+        memory[i] = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
         copy(&plan, SL_OP_FETCH, SL_LANE_NVME_READ, extent, memory[i]);
     }
     sl_plan_segment_end(&plan);
@@ -191,20 +197,20 @@ static void reads_and_writes_share_a_mixed_limit(void **state)
     (void)state;
     struct sl_plan plan;
     sl_plan_init(&plan, false);
-    uint32_t a = slot(&plan, SL_TIER_HOST, true, 1000000000);
-    uint32_t b = slot(&plan, SL_TIER_HOST, true, 1000000000);
-    uint32_t x = slot(&plan, SL_TIER_NVME, true, 1000000000);
-    uint32_t y = slot(&plan, SL_TIER_NVME, true, 1000000000);
+    uint32_t a = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
+    uint32_t b = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
+    uint32_t x = slot(&plan, SL_TIER_NVME, true, (uint64_t)GB);
+    uint32_t y = slot(&plan, SL_TIER_NVME, true, (uint64_t)GB);
     sl_plan_segment_begin(&plan, "step");
     copy(&plan, SL_OP_FETCH, SL_LANE_NVME_READ, x, a);
     copy(&plan, SL_OP_EVICT, SL_LANE_NVME_WRITE, b, y);
     sl_plan_segment_end(&plan);
     near(run(&plan, &machine, 1).total_seconds, 1);
     struct sl_hardware hardware = machine;
-    hardware.nvme_mixed_bytes_per_second = 4.0 / 3 * 1e9;
+    hardware.nvme_mixed_bytes_per_second = 4.0 / 3 * GB;
     /* That is taking turns: 0.5 s of read and 1 s of write. */
     near(run(&plan, &hardware, 1).total_seconds, 1.5);
-    hardware.nvme_mixed_bytes_per_second = 1.6e9;
+    hardware.nvme_mixed_bytes_per_second = 1.6 * GB;
     /* 1.2 s worth in a second: both at 0.6 of their speed for 0.5 / 0.6 s, the write alone after */
     near(run(&plan, &hardware, 1).total_seconds, 0.5 / 0.6 + 0.5);
     sl_plan_finish(&plan);
@@ -256,7 +262,7 @@ static void laws_hold_for_random_plans(void **state)
                 sl_plan_traffic(&plan, segments[n], &traffic);
                 up += (double)traffic.bytes[SL_LANE_H2D];
             }
-            near(out.used_share[SL_RESOURCE_LINK_UP] * out.total_seconds * 1e9, up);
+            near(out.used_share[SL_RESOURCE_LINK_UP] * out.total_seconds * GB, up);
         }
         sl_plan_finish(&plan);
     }
@@ -301,16 +307,16 @@ static void ranks_divide_the_host(void **state)
     (void)state;
     struct sl_hardware host = machine;
     host.ranks_per_host = 16;
-    host.link_up_bytes_per_second = 12e9;
-    host.link_down_bytes_per_second = 12e9;
-    host.link_host_bytes_per_second = 64e9;
+    host.link_up_bytes_per_second = 12 * GB;
+    host.link_down_bytes_per_second = 12 * GB;
+    host.link_host_bytes_per_second = 64 * GB;
     struct sl_hardware share = sl_hardware_share(&host, 64);
-    near(share.link_up_bytes_per_second, 4e9);
+    near(share.link_up_bytes_per_second, 4 * GB);
     near(share.host_cores, 0.25);
     near(share.device_flops_per_second, 1e12);
     share = sl_hardware_share(&host, 1);
-    near(share.link_up_bytes_per_second, 12e9);
-    near(share.host_bytes_per_second, 1e10);
+    near(share.link_up_bytes_per_second, 12 * GB);
+    near(share.host_bytes_per_second, 10 * GB);
 }
 
 int main(void)
