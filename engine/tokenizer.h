@@ -69,6 +69,9 @@ const char *sl_tokenizer_piece(const struct sl_tokenizer *tokenizer, uint32_t id
 /* True for added tokens that are marked special (left out of decoded text on request). */
 bool sl_tokenizer_is_special(const struct sl_tokenizer *tokenizer, uint32_t id);
 
+/* The chat template of its folder as Jinja text, or NULL (engine/chat.h chooses by it). */
+const char *sl_tokenizer_chat_template(const struct sl_tokenizer *tokenizer);
+
 /* A hash of everything that decides ids: equal hashes give equal ids. */
 uint64_t sl_tokenizer_fingerprint(const struct sl_tokenizer *tokenizer);
 

@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum utf8_kind {
     UTF8_VALID,
@@ -58,6 +59,27 @@ static inline uint32_t utf8_code(const char *text, size_t *length)
     *length = 4;
     return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 |
            (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3fu);
+}
+
+/* Where the first byte is that is not UTF-8 (or does not end in time); `bytes` where all is well.
+ */
+static inline size_t utf8_valid_prefix(const char *text, size_t bytes)
+{
+    size_t at = 0, length;
+    while (at < bytes) {
+        uint64_t eight;
+        if (bytes - at >= 8) {
+            memcpy(&eight, text + at, 8);
+            if (!(eight & 0x8080808080808080u)) {
+                at += 8;
+                continue;
+            }
+        }
+        if (utf8_next(text + at, bytes - at, &length) != UTF8_VALID)
+            return at;
+        at += length;
+    }
+    return bytes;
 }
 
 #endif
