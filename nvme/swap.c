@@ -64,6 +64,7 @@ static int make_slots(struct sl_swap *swap)
     swap->slot_count = 2 * swap->options.queue_depth;
     swap->slots = calloc(swap->slot_count, sizeof(*swap->slots));
     swap->finished = calloc(swap->options.queue_depth, sizeof(*swap->finished));
+    swap->free_slots = NULL;
     if (!swap->slots || !swap->finished)
         return -ENOMEM;
     for (size_t i = 0; i < swap->slot_count; i++) {
@@ -73,12 +74,22 @@ static int make_slots(struct sl_swap *swap)
     return 0;
 }
 
+static void free_slots(struct sl_swap *swap)
+{
+    free(swap->finished);
+    free(swap->slots);
+    swap->finished = NULL;
+    swap->slots = NULL;
+}
+
 /* No signal of the program is handled on the I/O thread: none interrupts its system calls. */
 static int start_thread(struct sl_swap *swap, struct sl_error *error)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    swap->started = false;
+    atomic_store(&swap->stopping, false);
     int code = -pthread_create(&swap->thread, NULL, sl_swap_loop, swap);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code)
@@ -101,8 +112,7 @@ static void release(struct sl_swap *swap)
     sl_swap_files_close(&swap->files);
     pthread_cond_destroy(&swap->changed);
     pthread_mutex_destroy(&swap->lock);
-    free(swap->finished);
-    free(swap->slots);
+    free_slots(swap);
     free(swap);
 }
 
@@ -141,21 +151,55 @@ fail:
     return code;
 }
 
+/* Let the thread finish what is in flight and end. False where the device never answers. */
+static bool stop_thread(struct sl_swap *swap)
+{
+    atomic_store(&swap->stopping, true);
+    swap->backend->ops->wake(swap->backend);
+    pthread_join(swap->thread, NULL);
+    if (swap->in_flight)
+        return false; /* the kernel still holds these operations and their slots */
+    swap->backend->ops->destroy(swap->backend);
+    swap->backend = NULL;
+    return true;
+}
+
 void sl_swap_destroy(struct sl_swap *swap)
 {
     if (!swap)
         return;
-    atomic_store(&swap->stopping, true);
-    swap->backend->ops->wake(swap->backend);
-    pthread_join(swap->thread, NULL);
-    if (swap->in_flight) { /* the device never answered: the kernel still holds these operations */
+    if (!swap->backend || stop_thread(swap))
+        release(swap);
+    else
         sl_log_write(swap->options.log, SL_LOG_WARNING,
                      "swap space: %zu operations never came back; their memory is not released",
                      swap->in_flight);
-        return;
-    }
-    swap->backend->ops->destroy(swap->backend);
-    release(swap);
+}
+
+int sl_swap_retune(struct sl_swap *swap, size_t block_bytes, size_t queue_depth,
+                   struct sl_error *error)
+{
+    struct sl_swap_options options = swap->options;
+    options.block_bytes = block_bytes;
+    options.queue_depth = queue_depth;
+    options.thread_count = 0;
+    fill_defaults(&options);
+    int code = check_options(&options, error);
+    if (!code && options.path_count != 1)
+        code = sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                            "swap space: its blocks decide where its bytes lie on several paths; "
+                            "create it anew");
+    if (code)
+        return code;
+    if (!stop_thread(swap))
+        return sl_error_set(error, SL_DOMAIN_IO, -ETIMEDOUT, "swap space: the device is silent");
+    free_slots(swap);
+    swap->options = options;
+    swap->files.stripes.unit_bytes = options.block_bytes;
+    code = make_slots(swap);
+    if (code)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, code, "swap space: no memory");
+    return start_thread(swap, error);
 }
 
 /* Run `control` on the I/O thread and wait for it. */
@@ -245,6 +289,32 @@ void sl_swap_stats(struct sl_swap *swap, struct sl_swap_stats *stats)
         .block_bytes = swap->options.block_bytes,
         .queue_depth = swap->options.queue_depth,
     };
+}
+
+int sl_swap_fd(const struct sl_swap *swap, size_t path_index)
+{
+    return swap->files.files[path_index].fd;
+}
+
+uint64_t sl_swap_latency_ns(struct sl_swap *swap, bool write, double fraction)
+{
+    uint64_t total = 0, below = 0;
+    for (unsigned i = 0; i < SWAP_LATENCY_BUCKETS; i++)
+        total += atomic_load_explicit(&swap->latency[write][i], memory_order_relaxed);
+    for (unsigned i = 0; i < SWAP_LATENCY_BUCKETS && total; i++) {
+        below += atomic_load_explicit(&swap->latency[write][i], memory_order_relaxed);
+        if ((double)below >= fraction * (double)total)
+            return swap_latency_limit_ns(i);
+    }
+    return 0;
+}
+
+void sl_swap_latency_reset(struct sl_swap *swap)
+{
+    for (unsigned i = 0; i < SWAP_LATENCY_BUCKETS; i++) {
+        atomic_store_explicit(&swap->latency[0][i], 0, memory_order_relaxed);
+        atomic_store_explicit(&swap->latency[1][i], 0, memory_order_relaxed);
+    }
 }
 
 uint64_t sl_swap_memory_bytes(const struct sl_swap_options *given)

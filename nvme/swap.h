@@ -78,7 +78,9 @@ struct sl_swap_stats {
  * -ENOSPC, -EBUSY (another run holds the directory's lock), -EINVAL. Nothing is left behind. */
 int sl_swap_create(struct sl_swap **out, const struct sl_swap_options *options,
                    struct sl_error *error);
-void sl_swap_destroy(struct sl_swap *swap); /* waits for what is in flight; NULL allowed */
+/* Waits for what is in flight; NULL allowed. No other call may be running. Operations that the
+ * watchdog gave up get stall_ns more; what the kernel still holds then is not released. */
+void sl_swap_destroy(struct sl_swap *swap);
 
 /* Register an arena so that its buffers need no mapping per I/O. A failure to register (memlock
  * limit) is logged once and is not an error. Call before the first submit. */
@@ -101,6 +103,21 @@ int sl_swap_transfer(struct sl_swap *swap, bool write, uint64_t offset_bytes, vo
 void sl_swap_error(struct sl_swap *swap, struct sl_error *error);
 
 void sl_swap_stats(struct sl_swap *swap, struct sl_swap_stats *stats);
+
+/* Latency of single blocks, from being sent to coming back, below which `fraction` of them lies
+ * since the last reset; within 7 %, 0 where there was none. Threads: any. */
+uint64_t sl_swap_latency_ns(struct sl_swap *swap, bool write, double fraction);
+void sl_swap_latency_reset(struct sl_swap *swap);
+
+/* Go on with other block and queue sizes (0: chosen) on the same file, contents kept. One path
+ * only; nothing may be submitted meanwhile, and memory must be registered again. After an error
+ * only destroy is allowed. */
+int sl_swap_retune(struct sl_swap *swap, size_t block_bytes, size_t queue_depth,
+                   struct sl_error *error);
+
+/* The descriptor of a file, so that another program can be measured on the same one (through
+ * /proc/PID/fd). Owner: the swap space. */
+int sl_swap_fd(const struct sl_swap *swap, size_t path_index);
 
 /* Memory that the engine holds for this many bytes of swap (sums, rings, bounce buffers): a line of
  * the plan. */

@@ -16,6 +16,27 @@ struct swap_queue {
     struct sl_swap_request *head, *tail;
 };
 
+/* A histogram of latencies: eight buckets to each power of two, from 1 us on. */
+#define SWAP_LATENCY_BUCKETS 256u
+
+static inline unsigned swap_latency_bucket(uint64_t ns)
+{
+    uint64_t units = ns >> 7; /* 128 ns: a microsecond has the top bit at 3 */
+    if (units < 8)
+        return 0;
+    unsigned top = 63u - (unsigned)__builtin_clzll(units);
+    unsigned index = (top - 3) * 8 + (unsigned)((units >> (top - 3)) & 7u) + 1;
+    return index < SWAP_LATENCY_BUCKETS ? index : SWAP_LATENCY_BUCKETS - 1;
+}
+
+static inline uint64_t swap_latency_limit_ns(unsigned bucket)
+{
+    if (bucket == 0)
+        return 8u << 7;
+    unsigned top = (bucket - 1) / 8, sub = (bucket - 1) % 8;
+    return (uint64_t)(9 + sub) << (top + 7);
+}
+
 /* A call that must run on the I/O thread; its caller waits. */
 struct swap_control {
     void *memory; /* to register; NULL: only look for cancelled requests */
@@ -61,6 +82,7 @@ struct sl_swap {
     bool register_logged;
 
     _Atomic uint64_t bytes_read, bytes_written, reads, writes, retries;
+    _Atomic uint64_t latency[2][SWAP_LATENCY_BUCKETS];
 };
 
 /* The I/O thread. Signals started/start_code when its backend runs, or could not be made. */

@@ -249,8 +249,11 @@ static bool try_again(struct sl_swap *swap, struct sl_io *io)
     return true;
 }
 
-static void complete(struct sl_swap *swap, struct sl_io *io)
+static void complete(struct sl_swap *swap, struct sl_io *io, uint64_t now_ns)
 {
+    atomic_fetch_add_explicit(
+        &swap->latency[io->write][swap_latency_bucket(now_ns - io->started_ns)], 1,
+        memory_order_relaxed);
     swap->in_flight--;
     swap->bytes_out[io->write] -= io->bytes;
     const int64_t result = io->result, left = io->bytes - io->bytes_done;
@@ -498,8 +501,9 @@ static void wait_and_complete(struct sl_swap *swap)
         swap->backend, swap->finished, swap->options.queue_depth, wait_ns(swap, sl_clock_ns()));
     if (wakeable)
         atomic_store(&swap->asleep, false);
+    const uint64_t now_ns = count ? sl_clock_ns() : 0;
     for (size_t i = 0; i < count; i++)
-        complete(swap, swap->finished[i]);
+        complete(swap, swap->finished[i], now_ns);
 }
 
 /* The ring, or threads where the kernel refuses it or pages must be pushed by hand. */
