@@ -46,7 +46,10 @@ const struct sl_key *sl_key_find(const char *path, bool accelerate, size_t *inde
     for (size_t b = 0; b < BLOCK_COUNT; first += blocks[b]->count, b++)
         for (size_t k = 0; k < blocks[b]->count; k++) {
             const struct sl_key *key = &blocks[b]->keys[k];
-            if (same_space(key, accelerate) && strcmp(key->path, path) == 0) {
+            size_t c = 0; /* most paths differ early: no call per key */
+            while (key->path[c] && key->path[c] == path[c])
+                c++;
+            if (key->path[c] == path[c] && same_space(key, accelerate)) {
                 *index = first + k;
                 return key;
             }
