@@ -170,8 +170,7 @@ static void wait_polled(struct ring *ring, uint64_t timeout_ns)
         note_ring_result(ring, io_uring_submit_and_get_events(&ring->uring));
         if (io_uring_cq_ready(&ring->uring))
             return;
-        uint64_t left_ns = timeout_ns == UINT64_MAX ? UINT64_MAX : timeout_ns;
-        int wait_ms = ring->outstanding ? 0 : (int)sl_min_u64(left_ns / 1000000u + 1, 1000);
+        int wait_ms = ring->outstanding ? 0 : (int)sl_min_u64(timeout_ns / 1000000u + 1, 1000);
         struct pollfd event = {.fd = ring->event_fd, .events = POLLIN};
         if (poll(&event, 1, wait_ms) > 0) {
             if (read(ring->event_fd, &ring->event_value, sizeof(ring->event_value)) > 0)

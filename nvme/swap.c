@@ -9,6 +9,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/size.h"
@@ -19,6 +20,7 @@
 #define DEFAULT_BLOCK_BYTES ((size_t)1 << 20)
 #define DEFAULT_DEPTH_PER_PATH 16u
 #define DEFAULT_STALL_NS (60 * (uint64_t)1000000000u)
+#define PREWRITE_BYTES ((uint64_t)32 << 20)
 #define BLOCK_BYTES_MAX ((size_t)1 << 28)
 #define DEPTH_MAX 1024u
 
@@ -116,6 +118,24 @@ static void release(struct sl_swap *swap)
     free(swap);
 }
 
+/* Zeros everywhere, which is what unwritten ranges read as anyway. */
+static int write_everything(struct sl_swap *swap, struct sl_error *error)
+{
+    const uint64_t total = swap->options.bytes_total;
+    const uint64_t bytes = sl_min_u64(total, PREWRITE_BYTES);
+    void *zeros = aligned_alloc(SL_SWAP_ALIGNMENT, bytes);
+    if (!zeros)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "swap space: no memory");
+    memset(zeros, 0, bytes);
+    int code = 0;
+    for (uint64_t at = 0; at < total && !code; at += bytes)
+        code = sl_swap_transfer(swap, true, at, zeros, sl_min_u64(bytes, total - at));
+    free(zeros);
+    if (code && error && !error->code)
+        sl_swap_error(swap, error);
+    return code;
+}
+
 int sl_swap_create(struct sl_swap **out, const struct sl_swap_options *options,
                    struct sl_error *error)
 {
@@ -143,6 +163,11 @@ int sl_swap_create(struct sl_swap **out, const struct sl_swap_options *options,
     code = start_thread(swap, error);
     if (code)
         goto fail;
+    code = swap->options.prewrite ? write_everything(swap, error) : 0;
+    if (code) {
+        sl_swap_destroy(swap);
+        return code;
+    }
     *out = swap;
     return 0;
 

@@ -37,10 +37,16 @@ struct sl_swap_options {
     /* Bytes under one sum (a power of two): offsets and sizes of requests become multiples of it.
      * 0: SL_SWAP_ALIGNMENT, which costs 8 B of memory per 4 KiB of swap. */
     size_t sum_unit_bytes;
-    const double *path_weights; /* [path_count] relative bandwidths, or NULL: equal stripes */
-    bool direct_off;            /* use the page cache (dropped behind) */
-    bool poll;                  /* io_uring polls the device for completions */
-    bool submit_poll;           /* a kernel thread submits; costs a core */
+    /* [path_count] relative bandwidths; NULL: measured where there are several paths and at least
+     * 1 GiB, equal otherwise. */
+    const double *path_weights;
+    /* Write everything once at creation. The first write to a fresh extent costs the file system up
+     * to half of its rate (docs/nvme.md); a run that fills its swap space with initial state has
+     * paid that already. */
+    bool prewrite;
+    bool direct_off;  /* use the page cache (dropped behind) */
+    bool poll;        /* io_uring polls the device for completions */
+    bool submit_poll; /* a kernel thread submits; costs a core */
 };
 
 struct sl_swap;

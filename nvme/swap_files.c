@@ -29,8 +29,10 @@
 #include <unistd.h>
 
 #include "base/size.h"
+#include "nvme/path_rate.h"
 
 #define FILE_PREFIX "sluice-swap-"
+#define MEASURE_BYTES_MIN ((uint64_t)1 << 30)
 
 void sl_stripes_init(struct sl_stripes *stripes, size_t file_count, const double *weights,
                      uint64_t unit_bytes)
@@ -236,6 +238,50 @@ static int reject_twice(const struct sl_swap_files *files, struct sl_error *erro
     return 0;
 }
 
+/* Stripes in proportion to what each path can take, measured where the space is large enough for a
+ * quarter of a second not to matter. */
+static void choose_stripes(struct sl_swap_files *files, const struct sl_swap_options *options)
+{
+    double rates[SL_SWAP_PATHS_MAX];
+    const double *weights = options->path_weights;
+    if (!weights && files->count > 1 && options->bytes_total >= MEASURE_BYTES_MIN) {
+        int code = sl_path_rates(files->files, files->count, rates);
+        if (code)
+            sl_log_write(options->log, SL_LOG_WARNING,
+                         "swap space: the paths cannot be measured (%s): equal stripes",
+                         strerror(-code));
+        else
+            weights = rates;
+        for (size_t i = 0; !code && i < files->count; i++)
+            sl_log_write(options->log, SL_LOG_INFO, "swap space: \"%s\" writes %.2f GB/s",
+                         files->files[i].path, rates[i] * 1e-9);
+    }
+    sl_stripes_init(&files->stripes, files->count, weights, options->block_bytes);
+}
+
+static int open_all(struct sl_swap_files *files, const struct sl_swap_options *options,
+                    struct sl_error *error)
+{
+    int code = reject_twice(files, error);
+    for (size_t i = 0; i < files->count && !code; i++) {
+        code = open_directory(&files->files[i], error);
+        if (!code)
+            remove_stale(files->files[i].directory_fd);
+    }
+    if (code)
+        return code;
+    choose_stripes(files, options);
+    for (size_t i = 0; i < files->count && !code; i++) {
+        struct sl_swap_file *file = &files->files[i];
+        file->bytes = sl_stripes_file_bytes(&files->stripes, (unsigned)i, options->bytes_total);
+        code = open_data(file, options, error);
+        if (!code && file->bytes)
+            code = allocate(file, error);
+        files->direct = files->direct && file->direct;
+    }
+    return code;
+}
+
 int sl_swap_files_open(struct sl_swap_files *files, const struct sl_swap_options *options,
                        struct sl_error *error)
 {
@@ -248,20 +294,7 @@ int sl_swap_files_open(struct sl_swap_files *files, const struct sl_swap_options
             code = sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "swap paths: no memory");
     }
     if (!code)
-        code = reject_twice(files, error);
-    sl_stripes_init(&files->stripes, files->count, options->path_weights, options->block_bytes);
-    for (size_t i = 0; i < files->count && !code; i++) {
-        struct sl_swap_file *file = &files->files[i];
-        file->bytes = sl_stripes_file_bytes(&files->stripes, (unsigned)i, options->bytes_total);
-        code = open_directory(file, error);
-        if (code)
-            break;
-        remove_stale(file->directory_fd);
-        code = open_data(file, options, error);
-        if (!code && file->bytes)
-            code = allocate(file, error);
-        files->direct = files->direct && file->direct;
-    }
+        code = open_all(files, options, error);
     if (code)
         sl_swap_files_close(files);
     return code;

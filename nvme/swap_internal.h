@@ -88,6 +88,9 @@ struct sl_swap {
 /* The I/O thread. Signals started/start_code when its backend runs, or could not be made. */
 void *sl_swap_loop(void *swap);
 
+/* Choose and create the backend, on the thread that will drive it. */
+int sl_swap_start_backend(struct sl_swap *swap);
+
 /* Record the first failure; later ones are dropped. Returns the code that stands. */
 int sl_swap_fail(struct sl_swap *swap, enum sl_domain domain, int code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

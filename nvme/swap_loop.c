@@ -506,69 +506,11 @@ static void wait_and_complete(struct sl_swap *swap)
         complete(swap, swap->finished[i], now_ns);
 }
 
-/* The ring, or threads where the kernel refuses it or pages must be pushed by hand. */
-static int start_automatic(struct sl_swap *swap, const struct sl_io_setup *setup)
-{
-    int code = setup->direct ? sl_io_ring_create(&swap->backend, setup) : -EOPNOTSUPP;
-    if (!code) {
-        swap->backend_kind = SL_SWAP_URING;
-        return 0;
-    }
-    if (setup->direct)
-        sl_log_write(swap->options.log, SL_LOG_WARNING,
-                     "swap space: io_uring cannot be used here (%s%s): %zu threads read and write",
-                     strerror(-code),
-                     code == -EPERM ? "; see kernel.io_uring_disabled and the seccomp profile" : "",
-                     setup->thread_count);
-    else
-        sl_log_write(swap->options.log, SL_LOG_WARNING,
-                     "swap space: the file system takes no O_DIRECT: %zu threads read and write "
-                     "through the page cache, dropped behind",
-                     setup->thread_count);
-    swap->backend_kind = SL_SWAP_THREADS;
-    return sl_io_threads_create(&swap->backend, setup);
-}
-
-static int start_backend(struct sl_swap *swap)
-{
-    for (size_t i = 0; i < swap->files.count; i++)
-        swap->fds[i] = swap->files.files[i].fd;
-    struct sl_io_setup setup = {.fds = swap->fds,
-                                .fd_count = swap->files.count,
-                                .depth = swap->options.queue_depth,
-                                .thread_count = swap->options.thread_count,
-                                .direct = swap->files.direct,
-                                .poll = swap->options.poll,
-                                .sq_poll = swap->options.submit_poll,
-                                .faults = swap->options.faults};
-    int code;
-    swap->backend_kind = swap->options.backend;
-    switch (swap->options.backend) {
-    case SL_SWAP_URING:
-        code = sl_io_ring_create(&swap->backend, &setup);
-        break;
-    case SL_SWAP_THREADS:
-        code = sl_io_threads_create(&swap->backend, &setup);
-        break;
-    case SL_SWAP_FAULTY:
-        code = sl_io_faults_create(&swap->backend, &setup);
-        break;
-    default:
-        code = start_automatic(swap, &setup);
-        break;
-    }
-    if (code)
-        sl_swap_fail(swap, SL_DOMAIN_IO, code, "swap space: %s cannot be started: %s",
-                     swap->options.backend == SL_SWAP_URING ? "io_uring" : "its threads",
-                     strerror(-code));
-    return code;
-}
-
 void *sl_swap_loop(void *argument)
 {
     struct sl_swap *swap = argument;
     prctl(PR_SET_NAME, "sluice-nvme");
-    int code = start_backend(swap);
+    int code = sl_swap_start_backend(swap);
     pthread_mutex_lock(&swap->lock);
     swap->start_code = code;
     swap->started = true;

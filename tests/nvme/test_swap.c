@@ -202,6 +202,71 @@ static void stale_files_are_removed(void **state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
+static void prewriting_changes_nothing_that_is_read(void **state)
+{
+    (void)state;
+    struct sl_swap *swap = model_create_swap(
+        (struct sl_swap_options){.bytes_total = 5 * MIB + 4096, .prewrite = true});
+    char *buffer = model_buffer(5 * MIB + 4096);
+    memset(buffer, 0xff, 5 * MIB + 4096);
+    assert_int_equal(sl_swap_transfer(swap, false, 0, buffer, 5 * MIB + 4096), 0);
+    for (uint64_t i = 0; i < 5 * MIB + 4096; i++)
+        assert_int_equal(buffer[i], 0);
+    sl_swap_destroy(swap);
+    free(buffer);
+}
+
+/* Other block and queue sizes on the same file keep its contents. */
+static void retuning_keeps_the_contents(void **state)
+{
+    (void)state;
+    struct test_random random = test_random_seed(8);
+    struct sl_swap *swap = model_create_swap((struct sl_swap_options){.bytes_total = 4 * MIB});
+    char *written = model_buffer(4 * MIB), *read = model_buffer(4 * MIB);
+    model_fill(&random, written, 4 * MIB);
+    assert_int_equal(sl_swap_transfer(swap, true, 0, written, 4 * MIB), 0);
+    const size_t blocks[] = {4096, 3 * 4096, 8 << 20, 0};
+    for (size_t i = 0; i < sizeof(blocks) / sizeof(blocks[0]); i++) {
+        struct sl_error error = {0};
+        assert_int_equal(sl_swap_retune(swap, blocks[i], 1 + i, &error), 0);
+        memset(read, 0, 4 * MIB);
+        assert_int_equal(sl_swap_transfer(swap, false, 0, read, 4 * MIB), 0);
+        assert_memory_equal(read, written, 4 * MIB);
+        assert_true(sl_swap_latency_ns(swap, false, 0.5) > 0);
+        assert_true(sl_swap_latency_ns(swap, false, 0.5) <= sl_swap_latency_ns(swap, false, 1));
+    }
+    assert_int_equal(sl_swap_retune(swap, 4095, 1, &(struct sl_error){0}), -EINVAL);
+    sl_swap_destroy(swap);
+    free(written);
+    free(read);
+}
+
+/* Stripes by measured bandwidth, where the space is large enough to measure. */
+static void paths_are_measured(void **state)
+{
+    (void)state;
+    char first[160], second[160];
+    snprintf(first, sizeof(first), "%s/a", model_directory);
+    snprintf(second, sizeof(second), "%s/b", model_directory);
+    mkdir(first, 0700);
+    mkdir(second, 0700);
+    const char *paths[] = {first, second};
+    struct test_random random = test_random_seed(9);
+    struct sl_swap *swap = model_create_swap((struct sl_swap_options){
+        .paths = paths, .path_count = 2, .bytes_total = 1024 * MIB + 4096});
+    char *written = model_buffer(16 * MIB), *read = model_buffer(16 * MIB);
+    model_fill(&random, written, 16 * MIB);
+    uint64_t at = 1024 * MIB + 4096 - 16 * MIB;
+    assert_int_equal(sl_swap_transfer(swap, true, at, written, 16 * MIB), 0);
+    assert_int_equal(sl_swap_transfer(swap, false, at, read, 16 * MIB), 0);
+    assert_memory_equal(read, written, 16 * MIB);
+    sl_swap_destroy(swap);
+    assert_int_equal(rmdir(first), 0);
+    assert_int_equal(rmdir(second), 0);
+    free(written);
+    free(read);
+}
+
 struct log_lines {
     int fallback, unregistered;
 };
@@ -319,6 +384,9 @@ int main(void)
         TEST(too_much_names_needed_and_free),
         TEST(stale_files_are_removed),
         TEST(limits_are_announced_once_and_change_no_byte),
+        TEST(prewriting_changes_nothing_that_is_read),
+        TEST(retuning_keeps_the_contents),
+        TEST(paths_are_measured),
         TEST(the_file_is_private),
         TEST(one_directory_listed_twice_is_refused),
         cmocka_unit_test(missing_directory_is_named),

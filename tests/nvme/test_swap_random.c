@@ -68,6 +68,15 @@ static void through_io_uring_with_a_submitting_kernel_thread(void **state)
     run((struct sl_swap_options){.backend = SL_SWAP_URING, .submit_poll = true}, 12);
 }
 
+/* Most test machines cannot be polled: then this is the fallback's test. */
+static void through_io_uring_with_polling(void **state)
+{
+    (void)state;
+    if (!ring_allowed())
+        skip();
+    run((struct sl_swap_options){.backend = SL_SWAP_URING, .poll = true}, 19);
+}
+
 static void through_threads(void **state)
 {
     (void)state;
@@ -140,6 +149,7 @@ int main(void)
         TEST(through_automatic),
         TEST(through_io_uring),
         TEST(through_io_uring_with_a_submitting_kernel_thread),
+        TEST(through_io_uring_with_polling),
         TEST(through_threads),
         TEST(through_the_page_cache),
         TEST(with_a_depth_of_one),
