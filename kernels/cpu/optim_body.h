@@ -99,14 +99,15 @@ INLINE vf load_master(const args_t *a, size_t i)
     return v_from_bf16(weight);
 }
 
-/* Add 16 random bits below the kept ones and cut: up with the probability of the remainder.
- * Infinities stay, NaN stays NaN. */
+/* Add 16 random bits below the kept ones and cut: up with the probability of the remainder. An
+ * infinity stays by itself, NaN is kept from being carried away. */
 INLINE vi bf16_stochastic(vf x, vi random)
 {
     vi bits = vi_from_bits(x);
     vi rounded = vi_shr(vi_add(bits, vi_and(random, vi_set1(0xffffu))), 16);
-    vi special = vi_gt(vi_and(bits, vi_set1(0x7fffffffu)), vi_set1(0x7f7fffffu));
-    return vi_select(special, vi_bf16_from_f32(x), rounded);
+    vi quiet = vi_or(vi_shr(bits, 16), vi_set1(0x40u));
+    vi nan = vi_gt(vi_and(bits, vi_set1(0x7fffffffu)), vi_set1(0x7f800000u));
+    return vi_select(nan, quiet, rounded);
 }
 
 INLINE void store_weight(const args_t *a, size_t i, vi half, bool stream)
@@ -277,54 +278,73 @@ static void pad_end(const struct padded *pad, const args_t *a, size_t first, siz
 
 /* ---- runs ---- */
 
-INLINE void step_run(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
+/* Whether weights may be written past the caches: the line that an ordinary store would first read
+ * is 2 of 30 bytes per parameter. The arrays that are updated in place gain nothing. */
+INLINE bool may_stream(const args_t *a)
+{
+    return a->master_kind == SL_MASTER_F32 && a->weight &&
+           (uintptr_t)a->weight % VECTOR_STREAM_ALIGN == 0;
+}
+
+INLINE void step_run(const args_t *args, const terms_t *terms, enum sl_optim_kind kind,
                      enum sl_moment_kind moment)
 {
-    const bool stream = a->master_kind == SL_MASTER_F32 && a->weight &&
-                        (uintptr_t)a->weight % VECTOR_STREAM_ALIGN == 0;
+    /* Copies whose address stays here: what is loaded from them stays in registers over stores. */
+    const args_t a = *args;
+    const terms_t t = *terms;
+    const bool stream = may_stream(&a);
     size_t i = 0;
-    for (; i + 16 <= a->count; i += 16)
-        step_16(a, t, kind, moment, i, stream);
-    if (i < a->count) {
+    for (; i + 16 <= a.count; i += 16)
+        step_16(&a, &t, kind, moment, i, stream);
+    if (i < a.count) {
         struct padded pad;
-        pad_begin(&pad, a, i, a->count - i);
-        step_16(&pad.args, t, kind, moment, 0, false);
-        pad_end(&pad, a, i, a->count - i);
+        pad_begin(&pad, args, i, a.count - i);
+        step_16(&pad.args, &t, kind, moment, 0, false);
+        pad_end(&pad, args, i, a.count - i);
     }
     if (stream)
         v_fence();
 }
 
-INLINE void step_run_q8(const args_t *a, const terms_t *t, enum sl_optim_kind kind)
+/* Elements [first, first + count) of the run, one block or the tensor's last piece of one. */
+INLINE void step_block_q8(const args_t *args, const args_t *a, const terms_t *t,
+                          enum sl_optim_kind kind, size_t first, size_t count, bool stream)
 {
-    const bool stream = a->master_kind == SL_MASTER_F32 && a->weight &&
-                        (uintptr_t)a->weight % VECTOR_STREAM_ALIGN == 0;
     struct q8_block block;
     struct padded pad;
-    for (size_t first = 0; first < a->count; first += SL_OPTIM_Q8_BLOCK) {
-        size_t count = a->count - first < SL_OPTIM_Q8_BLOCK ? a->count - first : SL_OPTIM_Q8_BLOCK;
-        size_t full = count & ~(size_t)15, index = first / SL_OPTIM_Q8_BLOCK;
-        block.m_max = block.v_max = vi_set1(0);
-        for (size_t at = 0; at < full; at += 16)
-            step_q8_16(a, t, kind, first + at, index, &block, at, stream);
-        if (full < count) {
-            pad_begin(&pad, a, first + full, count - full);
-            step_q8_16(&pad.args, t, kind, 0, index, &block, full, false);
-        }
-        float m_scale = q8_scale_signed(max_lanes(block.m_max));
-        float v_scale = q8_scale_unsigned(max_lanes(block.v_max));
-        float m_inverse = m_scale > 0 ? 1 / m_scale : 0, v_inverse = v_scale > 0 ? 1 / v_scale : 0;
-        for (size_t at = 0; at < full; at += 16)
-            encode_q8_16(a, t, kind, first + at, &block, at, m_inverse, v_inverse);
-        if (full < count) {
-            encode_q8_16(&pad.args, t, kind, 0, &block, full, m_inverse, v_inverse);
-            pad_end(&pad, a, first + full, count - full);
-        }
-        if (keeps_exp_avg(kind, t))
-            a->exp_avg_scale[index] = m_scale;
-        if (keeps_exp_avg_sq(kind))
-            a->exp_avg_sq_scale[index] = v_scale;
+    const size_t full = count & ~(size_t)15, index = first / SL_OPTIM_Q8_BLOCK;
+    block.m_max = block.v_max = vi_set1(0);
+    for (size_t at = 0; at < full; at += 16)
+        step_q8_16(a, t, kind, first + at, index, &block, at, stream);
+    if (full < count) {
+        pad_begin(&pad, args, first + full, count - full);
+        step_q8_16(&pad.args, t, kind, 0, index, &block, full, false);
     }
+    float m_scale = q8_scale(max_lanes(block.m_max));
+    float v_scale = q8_scale(max_lanes(block.v_max));
+    float m_inverse = m_scale > 0 ? 1 / m_scale : 0, v_inverse = v_scale > 0 ? 1 / v_scale : 0;
+    for (size_t at = 0; at < full; at += 16)
+        encode_q8_16(a, t, kind, first + at, &block, at, m_inverse, v_inverse);
+    if (full < count) {
+        encode_q8_16(&pad.args, t, kind, 0, &block, full, m_inverse, v_inverse);
+        pad_end(&pad, args, first + full, count - full);
+    }
+    if (keeps_exp_avg(kind, t))
+        a->exp_avg_scale[index] = m_scale;
+    if (keeps_exp_avg_sq(kind))
+        a->exp_avg_sq_scale[index] = v_scale;
+}
+
+INLINE void step_run_q8(const args_t *args, const terms_t *terms, enum sl_optim_kind kind)
+{
+    const args_t a = *args;
+    const terms_t t = *terms;
+    const bool stream = may_stream(&a);
+    size_t first = 0;
+    for (; first + SL_OPTIM_Q8_BLOCK <= a.count; first += SL_OPTIM_Q8_BLOCK)
+        step_block_q8(args, &a, &t, kind, first, SL_OPTIM_Q8_BLOCK, stream);
+    if (first < a.count)
+        step_block_q8(args, &a, &t, kind, first, a.count - first, stream);
     if (stream)
         v_fence();
 }

@@ -56,7 +56,8 @@ static inline uint64_t sl_optim_random_key(uint64_t seed, uint64_t step, uint64_
 }
 
 /* The 32 random bits of one element (its low 32 index bits). Every kernel computes these, in this
- * order; tests/kernels/test_optim.c checks their uniformity. */
+ * order. 8-bit moments take them as they are (low half exp_avg_sq, high half exp_avg); a bf16
+ * weight without a master takes the low half of those with the halves of the key swapped. */
 static inline uint32_t sl_optim_random(const uint32_t key[2], uint32_t element)
 {
     uint32_t x = element ^ key[0];
