@@ -17,6 +17,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "base/size.h"
 #include "engine/config_values.h"
 
 const char *sl_config_kind_name(enum sl_config_kind kind)
@@ -38,6 +39,20 @@ void sl_config_set_steps(struct sl_config *config, uint64_t steps)
         config->schedule.total_steps = steps;
     if (config->warmup_ratio > 0)
         config->schedule.warmup_steps = (uint64_t)(config->warmup_ratio * (double)steps + 0.5);
+}
+
+uint32_t sl_config_prefetch_layers(const struct sl_config *config, uint64_t layer_elements)
+{
+    uint64_t layers = sl_max_u64(config->prefetch_layers, 1), staged, unit;
+    unit = sl_max_u64(layer_elements, 1);
+    if (config->prefetch_elements_max)
+        layers = sl_min_u64(layers, config->prefetch_elements_max / unit);
+    if (config->live_elements_max)
+        layers = sl_min_u64(layers, sl_max_u64(config->live_elements_max / unit, 1) - 1);
+    if (config->param_buffer_count_max &&
+        sl_size_mul(config->param_buffer_count_max, config->param_buffer_elements_max, &staged))
+        layers = sl_min_u64(layers, sl_max_u64(staged / unit, 1) - 1);
+    return (uint32_t)sl_max_u64(layers, 1);
 }
 
 /* DeepSpeed takes its JSON as base64 in place of a path. Returns the decoded bytes, or 0 where the
@@ -192,7 +207,6 @@ static const struct sl_config defaults = {
     .accumulation = 1,
     .train_batch = 1,
     .clip_norm = 1,
-    .pin_memory = true,
     .optimizer_pipeline_read = true,
     .optimizer_pipeline_write = true,
     .activation_checkpointing = true,

@@ -22,6 +22,7 @@
 #define SL_CONFIG_NVME_PATHS_MAX 16
 #define SL_CONFIG_FROZEN_MAX 64
 #define SL_CONFIG_PATTERN_BYTES 128
+#define SL_CONFIG_TILE_AUTO (1ull << 62)
 
 /* Kinds of state and the tiers they lie on. */
 enum sl_config_kind {
@@ -68,7 +69,6 @@ struct sl_config {
     uint64_t steps;           /* updates; 0: from epochs */
     double epochs;            /* 0: from steps */
     uint64_t seed;
-    bool drop_last; /* the last, incomplete batch of an epoch is dropped */
 
     /* precision: the type of each kind of tensor follows from it */
     enum sl_dtype precision;      /* SL_F32: 32-bit training */
@@ -89,26 +89,22 @@ struct sl_config {
     struct sl_config_placement placement[SL_CONFIG_KIND_COUNT];
     uint64_t memory_bytes[SL_CONFIG_TIER_COUNT]; /* budgets; 0: what the machine has */
     struct sl_config_nvme nvme;
-    bool pin_memory;
 
     /* upper bounds on what the plan may take; 0: no bound of the user's */
     uint64_t sub_group_elements_max; /* 1: one tensor per sub-group */
     uint64_t param_buffer_count_max, param_buffer_elements_max;
-    uint64_t param_host_elements_max; /* NVMe weights cached in host memory (max_in_cpu) */
     uint64_t optimizer_buffer_count_max;
-    uint64_t prefetch_elements_max, live_elements_max, persistent_tensor_elements;
+    uint64_t prefetch_elements_max, live_elements_max; /* sl_config_prefetch_layers */
     bool optimizer_pipeline_read, optimizer_pipeline_write;
-    double host_cores_fraction; /* of the cores, for the optimizer; cpuadam_cores_perc */
-    uint64_t threads;           /* host workers; 0: every core */
+    uint64_t threads; /* host workers; 0: every core */
 
     /* schedule of the plan */
     enum sl_config_order order;
     uint64_t prefetch_layers;   /* 0: chosen */
     uint64_t micro_batch_group; /* micro-batches per layer visit; 0: all of them */
     bool delayed_update;        /* step i's update overlaps step i + 1: changes the mathematics */
-    double speculate_fraction;  /* of the update, before the norm is known; bit-neutral */
     bool activation_checkpointing;
-    uint64_t tile_head_tokens, tile_mlp_tokens; /* numeric keys; 0: not tiled */
+    uint64_t tile_table_bytes; /* numeric key; 0: never; SL_CONFIG_TILE_AUTO: by the table */
 
     /* what is written while training */
     uint64_t print_steps;   /* a progress line every so many steps; 0: none */
@@ -147,6 +143,12 @@ struct sl_config_inputs {
 /* Tell a configuration how many updates the run makes, where that was not known at loading (it
  * follows from epochs and the data): sets steps, and what a schedule derives from them. */
 void sl_config_set_steps(struct sl_config *config, uint64_t steps);
+
+/* Layers that may be fetched ahead of their use: schedule.prefetch_layers, or 1, within the bounds
+ * of the prefetch bucket, the live parameters and the staging buffers. Never less than 1.
+ *
+ * Units    layer_elements: of the largest layer */
+uint32_t sl_config_prefetch_layers(const struct sl_config *config, uint64_t layer_elements);
 
 struct sl_config_report; /* engine/config_report.h */
 

@@ -40,31 +40,26 @@ static const struct sl_key engine_keys[] = {
     HONORED("schedule.order", SL_KEY_CHOICE, "auto",
             "several micro-batches: all through a layer, or each through all layers",
             .flags = SL_KEY_OWN, .choices = "auto|layer-major|batch-major"),
-    HONORED("schedule.prefetch_layers", SL_KEY_COUNT, "0", "layers fetched ahead; 0: chosen",
-            .flags = SL_KEY_OWN, .max = 1024),
+    HONORED("schedule.prefetch_layers", SL_KEY_COUNT, "1", "layers fetched ahead of their use",
+            .flags = SL_KEY_OWN, .min = 1, .max = 1024),
     HONORED("schedule.micro_batch_group", SL_KEY_COUNT, "0",
             "layer-major: micro-batches per visit of a layer; 0: all", .flags = SL_KEY_OWN,
             .max = 1 << 20),
-    HONORED(
-        "schedule.delayed_update", SL_KEY_BOOL, "false",
-        "overlap a step's update with the next step: changes the mathematics, one step of delay",
-        .flags = SL_KEY_OWN),
-    HONORED("schedule.speculate", SL_KEY_NUMBER, "0",
-            "share of the update made before the norm is known, undone bit for bit if it was wrong",
-            .flags = SL_KEY_OWN, .min = 0, .max = 1),
+    UNSUPPORTED("schedule.delayed_update", SL_KEY_BOOL, "false",
+                "the update already runs beside the next forward pass, exact and without a delay; "
+                "take the key out",
+                .flags = SL_KEY_OWN, .harmless = "false"),
     HONORED("optimizer.master", SL_KEY_CHOICE, "f32",
-            "master weights: f32, split (bf16 weight and 16 more bits, lossless), none (stochastic "
-            "rounding, a numeric key)",
-            .flags = SL_KEY_OWN, .choices = "f32|split|none"),
+            "master weights of bf16 training: f32, or split (the bf16 weight and 16 more bits: "
+            "lossless, 2 bytes less)",
+            .flags = SL_KEY_OWN, .choices = "f32|split"),
     HONORED("optimizer.moments", SL_KEY_CHOICE, "f32",
             "type of the optimizer's moments, a numeric key", .flags = SL_KEY_OWN,
             .choices = "f32|bf16|q8"),
-    HONORED("tiling.head_tokens", SL_KEY_COUNT, "0",
-            "tokens per tile of the output head, a numeric key; 0: not tiled", .flags = SL_KEY_OWN,
-            .max = 1 << 24),
-    HONORED("tiling.mlp_tokens", SL_KEY_COUNT, "0",
-            "tokens per tile of the feed-forward, a numeric key; 0: not tiled", .flags = SL_KEY_OWN,
-            .max = 1 << 24),
+    HONORED("tiling.table_bytes", SL_KEY_SIZE, "64MiB for tables above 256MiB, else none",
+            "embedding and head tables whose weights exceed this are fetched and used in tiles of "
+            "so many bytes, a numeric key; 0: not tiled",
+            .flags = SL_KEY_OWN),
 };
 
 const struct sl_key_block sl_keys_engine = {

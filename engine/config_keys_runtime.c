@@ -20,7 +20,7 @@ static const struct sl_key precision_keys[] = {
     NO_EFFECT("fp16.auto_cast", SL_KEY_BOOL, "false",
               "inputs are token ids, there is nothing to cast"),
     UNSUPPORTED("fp16.fp16_master_weights_and_grads", SL_KEY_BOOL, "false",
-                "fp16 keeps an fp32 master; to save memory use bf16 with optimizer.master none",
+                "fp16 keeps an fp32 master; to save memory use bf16 with optimizer.master split",
                 .harmless = "false"),
     HONORED("bf16.enabled", SL_KEY_BOOL, "false", "bf16 training with an fp32 master",
             .flags = SL_KEY_AUTO),
@@ -30,8 +30,8 @@ static const struct sl_key precision_keys[] = {
               "the norm is computed in the same pass, so an overflow is always seen, counted and "
               "skipped"),
     UNSUPPORTED("bf16.bf16_master_weights_and_grads", SL_KEY_BOOL, "false",
-                "plain rounding loses small updates; use optimizer.master none, which rounds "
-                "stochastically, or split, which is lossless",
+                "rounding the weights at each step loses small updates; use optimizer.master "
+                "split, which is lossless, and optimizer.moments bf16",
                 .harmless = "false"),
     HONORED("bf16.bf16_optimizer_states", SL_KEY_BOOL, "false", "bf16 moments; a numeric key"),
     RENAMED("bfloat16.enabled", "bf16.enabled", "an older name of the block"),

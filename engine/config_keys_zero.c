@@ -3,7 +3,6 @@
 
 #define Z "zero_optimization."
 #define BOUND "upper bound; the plan takes less where less is enough"
-#define STAGE3 " (0: no bound)"
 
 static const struct sl_key zero_keys[] = {
     HONORED(Z "stage", SL_KEY_COUNT, "0",
@@ -13,13 +12,15 @@ static const struct sl_key zero_keys[] = {
     HONORED(Z "sub_group_size", SL_KEY_ELEMENTS, "1e9",
             "elements updated together: " BOUND "; 0: one tensor"),
     HONORED(Z "stage3_prefetch_bucket_size", SL_KEY_ELEMENTS, "5e7",
-            "elements fetched ahead: " BOUND ", and never less than one layer; auto: 0.9 hidden^2",
+            "upper bound on what schedule.prefetch_layers fetches ahead, in elements; one layer is "
+            "always allowed; auto: 0.9 hidden^2",
             .flags = SL_KEY_AUTO),
-    HONORED(Z "stage3_param_persistence_threshold", SL_KEY_ELEMENTS, "1e5",
-            "tensors of fewer elements stay on the device; auto: 10 hidden", .flags = SL_KEY_AUTO),
+    NO_EFFECT(Z "stage3_param_persistence_threshold", SL_KEY_ELEMENTS, "1e5",
+              "weights move in whole layers, small tensors with them; auto: 10 hidden",
+              .flags = SL_KEY_AUTO),
     HONORED(Z "stage3_max_live_parameters", SL_KEY_ELEMENTS, "1e9",
-            "elements of offloaded weights on the device at once: " BOUND
-            ", and never less than one layer",
+            "upper bound on the offloaded weights on the device at once; the layer in use and one "
+            "ahead are always allowed",
             .flags = SL_KEY_AUTO),
     HONORED(Z "stage3_gather_16bit_weights_on_model_save", SL_KEY_BOOL, "false",
             "write a 16-bit safetensors model at the end as well", .flags = SL_KEY_AUTO),
@@ -64,7 +65,7 @@ static const struct sl_key zero_keys[] = {
     NO_EFFECT(Z "zenflow.topk_ratio", SL_KEY_NUMBER, "0.1",
               "ZenFlow updates a share of the weights first and the rest late, which changes the "
               "mathematics; here every weight gets its exact update each step, hidden behind the "
-              "next forward pass. For a delay asked for by name: schedule.delayed_update",
+              "next forward pass",
               .flags = SL_KEY_WARN | SL_KEY_AUTO),
     NO_EFFECT(Z "zenflow.select_strategy", SL_KEY_STRING, "auto", "as zenflow.topk_ratio",
               .flags = SL_KEY_AUTO),
@@ -108,14 +109,17 @@ static const struct sl_key offload_keys[] = {
             .choices = "none|cpu|nvme"),
     HONORED(OP "nvme_path", SL_KEY_STRING, "", "folder of the swap file; required for nvme",
             .flags = SL_KEY_AUTO),
-    HONORED(OP "buffer_count", SL_KEY_COUNT, "5", "staging buffers: " BOUND, .flags = SL_KEY_AUTO,
-            .min = 1, .max = 4096),
-    HONORED(OP "buffer_size", SL_KEY_ELEMENTS, "1e8",
-            "elements of one staging buffer: " BOUND ", and never less than the largest tensor",
-            .flags = SL_KEY_AUTO),
-    HONORED(OP "max_in_cpu", SL_KEY_ELEMENTS, "1e9",
-            "elements of NVMe weights that may stay in host memory: " BOUND, .flags = SL_KEY_AUTO),
-    HONORED(OP "pin_memory", SL_KEY_BOOL, "true", "page-locked host memory"),
+    HONORED(OP "buffer_count", SL_KEY_COUNT, "5",
+            "upper bound: buffer_count x buffer_size elements are staged at once; two layers are "
+            "always allowed",
+            .flags = SL_KEY_AUTO, .min = 1, .max = 4096),
+    HONORED(OP "buffer_size", SL_KEY_ELEMENTS, "1e8", "see buffer_count", .flags = SL_KEY_AUTO),
+    NO_EFFECT(
+        OP "max_in_cpu", SL_KEY_ELEMENTS, "1e9",
+        "weights on NVMe are not cached; for a share in host memory set placement.weights.host",
+        .flags = SL_KEY_AUTO),
+    NO_EFFECT(OP "pin_memory", SL_KEY_BOOL, "true",
+              "host memory is page-locked wherever the device is a GPU, in exact sizes"),
     HONORED(OP "ratio", SL_KEY_NUMBER, "1.0", "share of the weights that leaves the device",
             .min = 0, .max = 1),
     HONORED(OO "device", SL_KEY_CHOICE, "none",
@@ -129,7 +133,8 @@ static const struct sl_key offload_keys[] = {
     NO_EFFECT(OO "buffer_size", SL_KEY_ELEMENTS, "",
               "a staging buffer has the size of a sub-group: use sub_group_size",
               .flags = SL_KEY_AUTO),
-    HONORED(OO "pin_memory", SL_KEY_BOOL, "true", "page-locked host memory"),
+    NO_EFFECT(OO "pin_memory", SL_KEY_BOOL, "true",
+              "host memory is page-locked wherever the device is a GPU, in exact sizes"),
     HONORED(OO "pipeline_read", SL_KEY_BOOL, "true (DeepSpeed: false)",
             "read the next sub-group while one is updated; only a given false turns it off"),
     HONORED(OO "pipeline_write", SL_KEY_BOOL, "true (DeepSpeed: false)",
@@ -139,11 +144,12 @@ static const struct sl_key offload_keys[] = {
             "share of the optimizer state that leaves the device, split by bytes; any share works",
             .min = 0, .max = 1),
     NO_EFFECT(OO "super_offload", SL_KEY_BOOL, "false",
-              "SuperOffload starts the update before the norm is known and rolls back; here that "
-              "is schedule.speculate, exact bit for bit",
+              "SuperOffload starts updates before the norm is known and rolls them back; here the "
+              "update waits for the norm and hides behind the next forward pass, exactly",
               .flags = SL_KEY_WARN, .harmless = "false"),
-    HONORED(OO "cpuadam_cores_perc", SL_KEY_NUMBER, "0.8",
-            "share of the cores for the update; without it all cores", .min = 0, .max = 1),
+    NO_EFFECT(OO "cpuadam_cores_perc", SL_KEY_NUMBER, "0.8",
+              "one pool of bound workers does all host work; its size is threads", .min = 0,
+              .max = 1),
     DEPRECATED(Z "cpu_offload", OO "device", "deprecated: true means offload_optimizer.device cpu"),
     DEPRECATED(Z "cpu_offload_param", OP "device",
                "deprecated: true means offload_param.device cpu"),

@@ -161,23 +161,15 @@ static void resolve_scaler(struct sl_config_context *context)
                        sl_number_text(scaler->initial, text));
 }
 
+/* The sum is fp32 in every mode; asking for less changes nothing, and that is said. */
 static void resolve_gradient_dtype(struct sl_config_context *context)
 {
-    struct sl_config *config = context->config;
-    config->gradient_dtype = config->precision;
-    const struct sl_value *value = sl_value(context, "data_types.grad_accum_dtype");
-    if (sl_value_given(value)) {
-        enum sl_dtype wanted = named_precision(value->text);
-        if (wanted != SL_F32 && wanted != config->precision)
-            sl_config_problem(context,
-                              "%s: data_types.grad_accum_dtype %s does not go with %s "
-                              "training; write fp32, or take it out",
-                              value->source, value->text, precision_text(config->precision));
-        config->gradient_dtype = wanted;
-    }
-    sl_value_resolve(context, "data_types.grad_accum_dtype", "%s",
-                     config->gradient_dtype == SL_F32 ? "fp32"
-                                                      : precision_text(config->gradient_dtype));
+    static const char path[] = "data_types.grad_accum_dtype";
+    context->config->gradient_dtype = context->config->precision;
+    const struct sl_value *value = sl_value(context, path);
+    if (sl_value_given(value) && strcmp(value->text, "fp32") != 0)
+        sl_value_answer(context, path, SL_CONFIG_NO_EFFECT,
+                        "gradients are always summed in fp32, and rounded once afterwards");
 }
 
 void sl_resolve_precision(struct sl_config_context *context)
@@ -356,7 +348,6 @@ void sl_resolve_runtime(struct sl_config_context *context)
     config->epochs = sl_value_number(context, "train.epochs", config->steps ? 0 : 1);
     config->seed = count(context, "train.seed", 0);
     config->sequence_length = count(context, "train.sequence_length", 0);
-    config->drop_last = sl_value_bool(context, "dataloader_drop_last", false);
     config->print_steps = count(context, "steps_per_print", 10);
     config->eval_interval = count(context, "train.eval_interval", 0);
     config->eval_batches = count(context, "train.eval_batches", 0);

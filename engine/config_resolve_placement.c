@@ -284,16 +284,9 @@ static void resolve_schedule_of_plan(struct sl_config_context *context)
                                                                             : SL_CONFIG_ORDER_AUTO;
     config->prefetch_layers = (uint64_t)sl_value_number(context, "schedule.prefetch_layers", 0);
     config->micro_batch_group = (uint64_t)sl_value_number(context, "schedule.micro_batch_group", 0);
-    config->delayed_update = sl_value_bool(context, "schedule.delayed_update", false);
-    config->speculate_fraction = sl_value_number(context, "schedule.speculate", 0);
-    config->tile_head_tokens = (uint64_t)sl_value_number(context, "tiling.head_tokens", 0);
-    config->tile_mlp_tokens = (uint64_t)sl_value_number(context, "tiling.mlp_tokens", 0);
+    config->tile_table_bytes =
+        (uint64_t)sl_value_number(context, "tiling.table_bytes", (double)SL_CONFIG_TILE_AUTO);
     config->threads = (uint64_t)sl_value_number(context, "threads", 0);
-    config->host_cores_fraction = sl_value_number(context, OO "cpuadam_cores_perc", 0);
-    if (config->delayed_update)
-        sl_config_warn(context,
-                       "schedule.delayed_update: weights are one update late, which changes "
-                       "the mathematics of the run");
 }
 
 static void resolve_nvme(struct sl_config_context *context)
@@ -327,25 +320,21 @@ void sl_resolve_limits(struct sl_config_context *context)
     static const char *const budgets[] = {"memory.device", "memory.host", "memory.nvme"};
     for (int tier = 0; tier < SL_CONFIG_TIER_COUNT; tier++)
         config->memory_bytes[tier] = (uint64_t)sl_value_number(context, budgets[tier], 0);
-    bool pin = sl_value_bool(context, OO "pin_memory", true);
-    config->pin_memory = pin && sl_value_bool(context, OP "pin_memory", true);
     config->optimizer_pipeline_read = sl_value_bool(context, OO "pipeline_read", true);
     config->optimizer_pipeline_write = sl_value_bool(context, OO "pipeline_write", true);
     resolve_schedule_of_plan(context);
     resolve_nvme(context);
     bound(context, Z "reduce_bucket_size", hidden * hidden, 5e8);
     bound(context, Z "stage3_max_reuse_distance", 0, 1e9);
-    config->persistent_tensor_elements =
-        bound(context, Z "stage3_param_persistence_threshold", 10 * hidden, 1e5);
+    bound(context, Z "stage3_param_persistence_threshold", 10 * hidden, 1e5);
     uint64_t prefetch = bound(context, Z "stage3_prefetch_bucket_size", 0.9 * hidden * hidden, 5e7);
     uint64_t live = bound(context, Z "stage3_max_live_parameters", 0, 1e9);
     uint64_t sub_group = bound(context, Z "sub_group_size", 0, 1e9);
     uint64_t param_count = bound(context, OP "buffer_count", 0, 5);
     uint64_t param_elements = bound(context, OP "buffer_size", 0, 1e8);
-    uint64_t in_cpu = bound(context, OP "max_in_cpu", 0, 1e9);
+    bound(context, OP "max_in_cpu", 0, 1e9);
     uint64_t optimizer_count = bound(context, OO "buffer_count", 0, 4);
     if (!context->zero_block) {
-        config->persistent_tensor_elements = 0;
         return; /* nobody asked for DeepSpeed's bounds */
     }
     config->prefetch_elements_max = prefetch ? prefetch : 1;
@@ -353,6 +342,5 @@ void sl_resolve_limits(struct sl_config_context *context)
     config->sub_group_elements_max = sub_group ? sub_group : 1;
     config->param_buffer_count_max = param_count;
     config->param_buffer_elements_max = param_elements ? param_elements : 1;
-    config->param_host_elements_max = in_cpu ? in_cpu : 1;
     config->optimizer_buffer_count_max = optimizer_count;
 }

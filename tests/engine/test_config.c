@@ -226,7 +226,10 @@ static void hidden_size_resolves_auto(void **state)
     load_with(&loaded, fixture(table[1].file), sets, 2, 1001, false);
     assert_int_equal(loaded.result, 0);
     assert_int_equal(loaded.config.prefetch_elements_max, 901800); /* floor(0.9 * 1001^2) */
-    assert_int_equal(loaded.config.persistent_tensor_elements, 10010);
+    assert_string_equal(
+        sl_config_report_row(&loaded.report, "zero_optimization.stage3_param_persistence_threshold")
+            ->value,
+        "10010");
     assert_string_equal(
         sl_config_report_row(&loaded.report, "zero_optimization.reduce_bucket_size")->value,
         "1002001");

@@ -214,9 +214,10 @@ static void wrong_types_say_what_is_meant(void **state)
         {"{\"zero_optimization\": {\"stage\": 3, \"max_live_parameters\": 1, "
          "\"stage3_max_live_parameters\": 2}}",
          "are one key and have different values"},
-        {"{\"data_types\": {\"grad_accum_dtype\": \"fp16\"}}", "does not go with 32-bit"},
+        {"{\"data_types\": {\"grad_accum_dtype\": \"int8\"}}", "one of fp32|fp16|bf16"},
+        {"{\"sluice\": {\"schedule\": {\"delayed_update\": true}}}", "take the key out"},
         {"{\"bf16\": {\"enabled\": true}, \"sluice\": {\"optimizer\": {\"master\": \"x\"}}}",
-         "one of f32|split|none"},
+         "one of f32|split"},
         {"{\"sluice\": {\"optimizer\": {\"master\": \"split\"}}}", "is for bf16 training"},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
@@ -350,6 +351,35 @@ static void the_run_s_length_reaches_the_schedule(void **state)
     loaded_finish(&loaded);
 }
 
+static void bounds_limit_what_is_fetched_ahead(void **state)
+{
+    (void)state;
+    LOAD(&loaded, NULL, "schedule.prefetch_layers=8");
+    assert_int_equal(sl_config_prefetch_layers(&loaded.config, 1000000), 8);
+    loaded_finish(&loaded);
+    static const struct {
+        const char *set;
+        uint32_t layers; /* of 1e6 elements */
+    } table[] = {
+        {"zero_optimization.stage3_prefetch_bucket_size=3.5e6", 3},
+        {"zero_optimization.stage3_prefetch_bucket_size=0", 1},
+        {"zero_optimization.stage3_max_live_parameters=5e6", 4},
+        {"zero_optimization.stage3_max_live_parameters=0", 1},
+        {"zero_optimization.offload_param.buffer_size=6e5", 2},
+        {"zero_optimization.stage3_prefetch_bucket_size=1e9", 8},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        LOAD(&loaded, NULL, "zero_optimization.stage=3", "schedule.prefetch_layers=8",
+             table[i].set);
+        assert_int_equal(loaded.result, 0);
+        assert_int_equal(sl_config_prefetch_layers(&loaded.config, 1000000), table[i].layers);
+        loaded_finish(&loaded);
+    }
+    LOAD(&loaded, NULL);
+    assert_int_equal(sl_config_prefetch_layers(&loaded.config, 0), 1);
+    loaded_finish(&loaded);
+}
+
 /* --- Accelerate --- */
 
 static void accelerate_keys_are_translated(void **state)
@@ -447,6 +477,7 @@ int main(void)
         cmocka_unit_test(missing_folders_are_named_and_not_made),
         cmocka_unit_test(sets_override_the_file),
         cmocka_unit_test(the_run_s_length_reaches_the_schedule),
+        cmocka_unit_test(bounds_limit_what_is_fetched_ahead),
         cmocka_unit_test(accelerate_keys_are_translated),
         cmocka_unit_test(yaml_and_its_json_must_agree),
         cmocka_unit_test(reports_hold_every_answer),
