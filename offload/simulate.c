@@ -306,6 +306,8 @@ static void finish_op(struct simulate *sim, uint32_t index)
         sl_trace_add(sim->options->trace, run->op, run->instance,
                      (uint64_t)llround(run->start_seconds * 1e9),
                      (uint64_t)llround(sim->now_seconds * 1e9));
+    if (sim->options->op_end_seconds)
+        sim->options->op_end_seconds[run->op - sim->plan->ops] = sim->now_seconds;
     lane->in_flight--;
     lane->finished[run->position % NVME_IN_FLIGHT] = true;
     while (lane->finished[lane->counter % NVME_IN_FLIGHT]) {

@@ -81,6 +81,7 @@ struct sl_simulation_options {
     uint32_t segment_count;
     uint32_t measured;      /* the last so many instances are the steady state; at least 1 */
     struct sl_trace *trace; /* NULL: none; all instances */
+    double *op_end_seconds; /* NULL, or [op_count]: the end of each operation's last run */
 };
 
 /* Seconds and shares are of the measured instances, seconds per instance. */
