@@ -36,7 +36,7 @@ struct sl_host_tiling {
 };
 
 /* Room for one widened piece of a 16-bit weight. */
-#define SL_HOST_MATMUL_SCRATCH_BYTES (512u * 1024u * sizeof(float) / 2u)
+#define SL_HOST_MATMUL_SCRATCH_BYTES ((size_t)1 << 20)
 
 void sl_host_matmul_tiling(const struct sl_host_matmul *a, struct sl_host_tiling *tiling);
 
@@ -63,7 +63,9 @@ struct sl_host_gemm {
 };
 void sl_host_gemm(const struct sl_host_gemm *g);
 
-/* Make OpenBLAS use the calling thread alone, process-wide. Call once before the first product. */
+/* Make OpenBLAS use the calling thread alone, process-wide.
+ *
+ * Threads  no BLAS call may run meanwhile */
 void sl_host_blas_init(void);
 
 /* Name of the BLAS core in use ("Haswell", "SkylakeX"): part of a run's numeric fingerprint. */
