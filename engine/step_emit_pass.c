@@ -124,13 +124,22 @@ static uint32_t scratch_slot(struct sl_emit *e, uint32_t layer)
                              "scratch", layer);
 }
 
+/* What the kernels of a layer's forward pass stream: each intermediate is written and read once. */
+static uint64_t layer_stream_bytes(const struct sl_emit *e)
+{
+    const struct sl_step_options *o = e->o;
+    return 2 *
+           (sl_layer_saved_bytes(o->model, o->activation, o->batch, o->sequence) +
+            sl_layer_scratch_bytes(o->model, o->activation, o->batch, o->sequence) + e->x_bytes);
+}
+
 static void forward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count)
 {
     struct sl_step_plan *sp = e->sp;
     uint32_t p = sp->first_layer_piece + layer;
     uint32_t weights = sl_emit_use(e, p);
     double flops = sl_layer_flops(e->o->model, e->o->batch, e->o->sequence);
-    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[p]) + 4 * e->x_bytes;
+    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[p]) + layer_stream_bytes(e);
     for (size_t i = first; i < first + count; i++) {
         uint32_t x = boundary(e, layer, i)->work;
         uint32_t out = new_x(e, layer + 1, i);
@@ -165,7 +174,9 @@ static void backward_layer(struct sl_emit *e, uint32_t layer, size_t first, size
     for (size_t i = first; i < first + count && layer > 0; i++)
         unpark(e, layer - 1, i); /* one layer ahead */
     double flops = sl_layer_flops(e->o->model, e->o->batch, e->o->sequence);
-    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[p]) + 8 * e->x_bytes;
+    /* Weights twice, and the f32 sums read and written. */
+    uint64_t weight_bytes = 2 * sl_piece_weight_bytes(sp, &sp->pieces[p]) +
+                            2 * sizeof(float) * sp->pieces[p].sums_elements;
     for (size_t i = first; i < first + count; i++) {
         bool fresh;
         uint32_t sums = sl_emit_sums(e, p, &fresh);
@@ -175,8 +186,10 @@ static void backward_layer(struct sl_emit *e, uint32_t layer, size_t first, size
             saved = saved_slot(e, layer);
         uint32_t scratch = scratch_slot(e, layer);
         uint32_t x = boundary(e, layer, i)->work;
-        struct sl_step_args *args = sl_emit_op(
-            e, compute(SL_OP_BACKWARD, &sp->pieces[p], p, i, bytes, kept ? 2 * flops : 3 * flops));
+        uint32_t forwards = kept ? 2 : 3; /* in forward passes' worth of work */
+        uint64_t bytes = weight_bytes + forwards * layer_stream_bytes(e);
+        struct sl_step_args *args =
+            sl_emit_op(e, compute(SL_OP_BACKWARD, &sp->pieces[p], p, i, bytes, forwards * flops));
         args->weights = weights;
         args->x = x;
         args->dx = e->dx[i];
