@@ -3,10 +3,10 @@
 
 #include <errno.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/size.h"
 #include "engine/engine.h"
+#include "engine/state_hash.h"
 #include "engine/step_layout.h"
 
 #define FILL_ELEMENTS 65536u /* one worker task of initial values */
@@ -277,54 +277,25 @@ int sl_state_initialize(struct sl_engine *engine, uint64_t seed, struct sl_error
 
 struct hash {
     const struct sl_step_plan *sp;
-    XXH3_state_t *state;
+    struct sl_state_hasher *hasher;
 };
 
-static void hash_moment(const struct hash *h, const void *moment, const float *scale,
-                        uint64_t count)
-{
-    enum sl_moment_kind kind = h->sp->options.moment_kind;
-    size_t bytes = kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
-    if (moment)
-        XXH3_64bits_update(h->state, moment, count * bytes);
-    if (scale)
-        XXH3_64bits_update(h->state, scale, sl_div_up(count, SL_OPTIM_Q8_BLOCK) * sizeof(float));
-}
-
-/* In chunks of whole quantization blocks, so that the order does not depend on sub-groups. */
 static int hash_span(void *user, const struct sl_state_span *span, struct sl_error *error)
 {
     (void)error;
-    const struct hash *h = user;
-    enum sl_moment_kind kind = h->sp->options.moment_kind;
-    size_t bytes = kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
-    float values[FILL_CHUNK];
-    for (uint64_t first = 0; first < span->count; first += FILL_CHUNK) {
-        uint64_t count = sl_min_u64(FILL_CHUNK, span->count - first);
-        XXH3_64bits_update(
-            h->state, (const char *)span->weight + first * sl_dtype_bytes(h->sp->options.precision),
-            count * sl_dtype_bytes(h->sp->options.precision));
-        if (!span->master && !span->low)
-            continue;
-        sl_state_master_load(h->sp, span, first, count, values);
-        XXH3_64bits_update(h->state, values, count * sizeof(float));
-        uint64_t block = first / SL_OPTIM_Q8_BLOCK;
-        hash_moment(h, span->exp_avg ? (const char *)span->exp_avg + first * bytes : NULL,
-                    span->exp_avg_scale ? span->exp_avg_scale + block : NULL, count);
-        hash_moment(h, span->exp_avg_sq ? (const char *)span->exp_avg_sq + first * bytes : NULL,
-                    span->exp_avg_sq_scale ? span->exp_avg_sq_scale + block : NULL, count);
-    }
+    struct hash *h = user;
+    sl_state_hasher_add(h->hasher, h->sp, span);
     return 0;
 }
 
 int sl_state_hash(struct sl_engine *engine, uint64_t *hash, struct sl_error *error)
 {
-    struct hash h = {.sp = &engine->sp, .state = XXH3_createState()};
-    if (!h.state)
-        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory for a hash");
-    XXH3_64bits_reset(h.state);
-    int result = sl_state_visit(engine, SL_STATE_READ, hash_span, &h, error);
-    *hash = XXH3_64bits_digest(h.state);
-    XXH3_freeState(h.state);
+    struct hash h = {.sp = &engine->sp};
+    int result = sl_state_hasher_create(&h.hasher, error);
+    if (!result)
+        result = sl_state_visit(engine, SL_STATE_READ, hash_span, &h, error);
+    if (!result)
+        *hash = sl_state_hasher_value(h.hasher);
+    sl_state_hasher_destroy(h.hasher);
     return result;
 }

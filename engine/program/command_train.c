@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/size.h"
+#include "engine/program/program.h"
+#include "engine/program/progress.h"
+#include "engine/trainer.h"
+
+static const char usage[] =
+    "usage: sluice train --model DIR|PRESET --data FILE... --out DIR [--config FILE]\n"
+    "                    [--steps N] [--seed S] [--set key=value]... [--device NAME]\n"
+    "                    [--resume] [--trace FILE]\n"
+    "\n"
+    "  --model    a folder with config.json (and weights), or a named shape: tiny, gpt2-124m, ...\n"
+    "  --data     text, JSONL or token files\n"
+    "  --config   DeepSpeed JSON or Accelerate YAML\n"
+    "  --set      one key, over the file: train.learning_rate=3e-4, placement.optimizer=nvme, ...\n"
+    "             (docs/config.md lists all of them)\n"
+    "  --device   auto, host, host:discrete, cuda, cuda:N\n"
+    "  --resume   go on from the last checkpoint in --out\n"
+    "  --trace    write the lanes' operations for Perfetto\n"
+    "\n"
+    "Ctrl-C finishes the step and saves; a second one stops at once.\n";
+
+static volatile sig_atomic_t stop;
+
+static void on_interrupt(int number)
+{
+    if (stop) { /* the second: as if nothing had been caught */
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    stop = 1;
+    static const char text[] =
+        "\nfinishing the step and saving; Ctrl-C again stops at once and loses it\n";
+    ssize_t ignored = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)ignored;
+}
+
+static void show_plan(void *user, const struct sl_engine *engine, const struct sl_session *session)
+{
+    (void)user;
+    for (size_t i = 0; i < session->report.warnings.count; i++)
+        fprintf(stderr, "warning: %s\n", session->report.warnings.line[i]);
+    for (size_t i = 0; i < session->report.notes.count; i++)
+        printf("%s\n", session->report.notes.line[i]);
+    print_plan(engine, session);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void print_result(const struct sl_trainer_result *r)
+{
+    char peak[SL_SIZE_TEXT_BYTES], planned[SL_SIZE_TEXT_BYTES], bytes[SL_SIZE_TEXT_BYTES];
+    printf("host memory: %s at its peak, %s planned\n", sl_size_format(r->peak_bytes, peak),
+           sl_size_format(r->planned_bytes, planned));
+    printf("moved:");
+    for (int lane = 0; lane < SL_LANE_COUNT; lane++)
+        if (r->lane_bytes[lane] && lane != SL_LANE_COMPUTE && lane != SL_LANE_CPU)
+            printf(" %s %s", sl_lane_name((enum sl_lane)lane),
+                   sl_size_format(r->lane_bytes[lane], bytes));
+    printf("\ncheckpoint: %s\n", r->checkpoint);
+}
+
+int command_train(int argc, char **argv)
+{
+    struct run_options o;
+    int code = parse_run_options(argc, argv, usage, &o);
+    if (code >= 0)
+        return code;
+    if (!o.model || !o.out || o.data_count == 0) {
+        fprintf(stderr, "sluice: train needs --model, --data and --out\n%s", usage);
+        return EXIT_WRONG_INPUT;
+    }
+    struct sigaction action = {.sa_handler = on_interrupt};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    struct progress_line line = {.terminal = isatty(STDOUT_FILENO)};
+    struct sl_trainer_options options = {
+        .session = session_options(&o),
+        .out = o.out,
+        .resume = o.resume,
+        .trace = o.trace,
+        .progress = progress_show,
+        .planned = show_plan,
+        .user = &line,
+        .stop = &stop,
+    };
+    struct sl_trainer_result result = {0};
+    struct sl_error error = {0};
+    int failed = sl_train(&options, &result, &error);
+    progress_end(&line);
+    if (failed)
+        return report_error(&error);
+    print_result(&result);
+    if (result.stopped) {
+        printf("stopped after step %llu; to go on: the same command with --resume\n",
+               (unsigned long long)result.step);
+        return EXIT_RUN_FAILED;
+    }
+    return EXIT_DONE;
+}

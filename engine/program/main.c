@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/program/program.h"
+
+static const struct {
+    const char *name, *text;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"train", "train or fine-tune a model", command_train},
+    {"plan", "what a run needs and moves, before it starts", command_plan},
+    {"config", "what becomes of each key of a configuration", command_config},
+    {"inspect", "what a checkpoint holds, and its hash", command_inspect},
+    {"doctor", "what this machine offers", command_doctor},
+};
+
+static void print_help(FILE *file)
+{
+    fprintf(file, "usage: sluice COMMAND [OPTIONS]\n\n");
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].text);
+    fprintf(file, "\nsluice COMMAND --help describes the options of a command.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return EXIT_WRONG_INPUT;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return EXIT_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("sluice %s\n", SLUICE_VERSION);
+        return EXIT_DONE;
+    }
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    fprintf(stderr, "sluice: \"%s\" is not a command\n\n", argv[1]);
+    print_help(stderr);
+    return EXIT_WRONG_INPUT;
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The command line: one file per command, each a thin front to the library. */
+#ifndef SLUICE_ENGINE_PROGRAM_PROGRAM_H
+#define SLUICE_ENGINE_PROGRAM_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/session.h"
+
+enum { EXIT_DONE = 0, EXIT_RUN_FAILED = 1, EXIT_WRONG_INPUT = 2 };
+
+#define SETS_MAX 256
+#define DATA_MAX 256
+
+/* What train, plan and simulate take. */
+struct run_options {
+    const char *model, *config, *out, *device, *trace;
+    const char *data[DATA_MAX];
+    size_t data_count;
+    const char *sets[SETS_MAX];
+    size_t set_count;
+    char set_text[4][64]; /* --steps, --seed as --set */
+    size_t set_text_count;
+    bool resume, json;
+};
+
+/* Parse; EXIT_DONE where --help was given, EXIT_WRONG_INPUT with a message, or -1 to go on. */
+int parse_run_options(int argc, char **argv, const char *usage, struct run_options *options);
+
+struct sl_session_options session_options(const struct run_options *options);
+
+/* Lines of the library to standard error, warnings marked. */
+extern const struct sl_log program_log;
+
+/* Print "sluice: message" and give the exit code of its domain. */
+int report_error(const struct sl_error *error);
+
+/* plan_table.c: memory per tier, traffic per lane, placement. */
+void print_plan(const struct sl_engine *engine, const struct sl_session *session);
+void print_plan_json(const struct sl_engine *engine, const struct sl_session *session);
+
+int command_config(int argc, char **argv);
+int command_doctor(int argc, char **argv);
+int command_inspect(int argc, char **argv);
+int command_plan(int argc, char **argv);
+int command_train(int argc, char **argv);
+
+#endif

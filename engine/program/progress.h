@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The progress line: rewritten in place on a terminal, a line per step elsewhere. */
+#ifndef SLUICE_ENGINE_PROGRAM_PROGRESS_H
+#define SLUICE_ENGINE_PROGRAM_PROGRESS_H
+
+#include <stdbool.h>
+
+#include "engine/trainer.h"
+
+struct progress_line {
+    bool terminal;
+    bool open; /* the cursor stands behind an unfinished line */
+};
+
+/* A struct sl_trainer_options.progress; user is the line. */
+void progress_show(void *user, const struct sl_progress *progress);
+void progress_end(struct progress_line *line);
+
+#endif

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/session.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/size.h"
+
+#define SEQUENCE_DEFAULT 1024u
+#define VALIDATION_SHARE 0.02
+#define TILE_LIMIT_BYTES (256u << 20) /* tables above this are tiled by default, ... */
+#define TILE_BYTES (64u << 20)        /* ... in tiles of this many bytes of weights */
+/* Sub-groups: small enough that several are in flight, large enough to reach the drive's speed. */
+#define SUB_GROUP_MAX (16u << 20)
+#define SUB_GROUP_MIN (256u << 10)
+#define SUB_GROUPS_WANTED 32u
+
+static int open_model(struct sl_session *s, const char *name, struct sl_error *error)
+{
+    struct stat info;
+    char path[SL_CONFIG_PATH_BYTES];
+    if (!name)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                            "--model is missing: give a folder with config.json or a preset");
+    if (snprintf(path, sizeof(path), "%s/config.json", name) >= (int)sizeof(path))
+        return sl_error_set(error, SL_DOMAIN_INPUT, -ENAMETOOLONG, "--model: path too long");
+    if (stat(path, &info) != 0)
+        return sl_model_from_preset(&s->model, name, error);
+    snprintf(s->model_path, sizeof(s->model_path), "%s", name);
+    snprintf(path, sizeof(path), "%s/model.safetensors", name);
+    s->model_has_weights = stat(path, &info) == 0;
+    if (!s->model_has_weights) {
+        snprintf(path, sizeof(path), "%s/model.safetensors.index.json", name);
+        s->model_has_weights = stat(path, &info) == 0;
+    }
+    return sl_model_from_directory(&s->model, name, error);
+}
+
+static int freeze(struct sl_session *s, struct sl_error *error)
+{
+    const char *patterns[SL_CONFIG_FROZEN_MAX];
+    for (size_t i = 0; i < s->config.frozen_count; i++)
+        patterns[i] = s->config.frozen[i];
+    return sl_model_freeze(&s->model, patterns, s->config.frozen_count, error);
+}
+
+static uint32_t sequence_of(const struct sl_session *s)
+{
+    if (s->config.sequence_length)
+        return (uint32_t)s->config.sequence_length;
+    return (uint32_t)sl_min_u64(SEQUENCE_DEFAULT, s->model.positions_max);
+}
+
+static int check_sequence(const struct sl_session *s, struct sl_error *error)
+{
+    uint32_t sequence = sequence_of(s);
+    if (s->model.position_table && sequence > s->model.positions_max)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                            "train.sequence_length %u: the model has positions up to %u; give a "
+                            "shorter one",
+                            sequence, s->model.positions_max);
+    return 0;
+}
+
+static int open_data(struct sl_session *s, const struct sl_session_options *o,
+                     struct sl_error *error)
+{
+    char tokenizer_path[SL_CONFIG_PATH_BYTES + 32];
+    struct stat info;
+    snprintf(tokenizer_path, sizeof(tokenizer_path), "%s/tokenizer.json", s->model_path);
+    bool own = s->model_path[0] && stat(tokenizer_path, &info) == 0;
+    int result = sl_tokenizer_open(&s->tokenizer, own ? s->model_path : NULL, error);
+    if (result || o->data_count == 0)
+        return result;
+    struct sl_dataset_options data = {
+        .files = o->data,
+        .file_count = o->data_count,
+        .tokenizer = s->tokenizer,
+        .sequence_length = sequence_of(s),
+        .validation_fraction =
+            s->config.eval_interval || s->config.keep_best ? VALIDATION_SHARE : 0,
+        .seed = s->config.seed,
+        .log = o->log,
+    };
+    result = sl_dataset_open(&s->dataset, &data, error);
+    if (!result && sl_dataset_id_limit(s->dataset) > s->model.vocabulary)
+        result = sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                              "the data has token ids up to %u but the model's vocabulary is %u: "
+                              "the tokenizer does not belong to this model",
+                              sl_dataset_id_limit(s->dataset) - 1, s->model.vocabulary);
+    return result;
+}
+
+static int count_steps(struct sl_session *s, struct sl_error *error)
+{
+    struct sl_config *c = &s->config;
+    s->steps = c->steps;
+    if (!s->steps && s->dataset) {
+        uint64_t per_epoch = sl_dataset_sequences(s->dataset) / c->train_batch;
+        if (per_epoch == 0)
+            return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                                "a batch of %llu sequences is more than the %llu that the data "
+                                "gives; lower train.batch or train.sequence_length",
+                                (unsigned long long)c->train_batch,
+                                (unsigned long long)sl_dataset_sequences(s->dataset));
+        s->steps = (uint64_t)ceil((c->epochs > 0 ? c->epochs : 1) * (double)per_epoch);
+    }
+    if (s->steps)
+        sl_config_set_steps(c, s->steps);
+    return 0;
+}
+
+static int refuse_what_is_not_there(const struct sl_config *c, struct sl_error *error)
+{
+    if (c->delayed_update)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOTSUP,
+                            "schedule.delayed_update is not available: the update already runs "
+                            "beside the next forward pass without a delay; remove the key");
+    if (c->master_kind == SL_MASTER_NONE)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOTSUP,
+                            "optimizer.master none is not available in training; use split, which "
+                            "takes 2 bytes per parameter and is exact");
+    if (c->gradient_dtype != c->precision)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOTSUP,
+                            "data_types.grad_accum_dtype: gradients are accumulated in fp32 and "
+                            "stored as %s with this precision; remove the key",
+                            sl_dtype_name(c->precision));
+    return 0;
+}
+
+static uint64_t choose_sub_group(const struct sl_session *s)
+{
+    uint64_t chosen = s->model.param_elements / SUB_GROUPS_WANTED;
+    chosen = sl_max_u64(sl_min_u64(chosen, SUB_GROUP_MAX), SUB_GROUP_MIN);
+    uint64_t bound = s->config.sub_group_elements_max;
+    return bound ? sl_min_u64(bound, chosen) : chosen;
+}
+
+static uint64_t tile_bytes(const struct sl_session *s)
+{
+    if (s->config.tile_table_bytes != SL_CONFIG_TILE_AUTO)
+        return s->config.tile_table_bytes;
+    uint64_t table =
+        (uint64_t)s->model.vocabulary * s->model.hidden * sl_dtype_bytes(s->config.precision);
+    return table > TILE_LIMIT_BYTES ? TILE_BYTES : 0;
+}
+
+static uint32_t choose_buffers(const struct sl_config *c)
+{
+    uint64_t buffers = 1u + c->optimizer_pipeline_read + c->optimizer_pipeline_write;
+    if (c->optimizer_buffer_count_max)
+        buffers = sl_min_u64(buffers, c->optimizer_buffer_count_max);
+    return (uint32_t)buffers;
+}
+
+static void fill_engine(struct sl_session *s, const struct sl_session_options *o)
+{
+    const struct sl_config *c = &s->config;
+    struct sl_engine_options *e = &s->engine;
+    *e = (struct sl_engine_options){
+        .step = {.model = &s->model,
+                 .precision = c->precision,
+                 .batch = c->micro_batch,
+                 .sequence = sequence_of(s),
+                 .micro_batches = c->accumulation,
+                 .group = c->accumulation,
+                 .recompute = c->activation_checkpointing,
+                 .sub_group_elements = choose_sub_group(s),
+                 .optimizer_buffers = choose_buffers(c),
+                 .prefetch = c->prefetch_layers ? (uint32_t)c->prefetch_layers : 1,
+                 .tile_bytes = tile_bytes(s),
+                 .hyper = c->optimizer,
+                 .moment_kind = c->moment_kind,
+                 .split_master = c->split_master},
+        .device = o->device,
+        .thread_count = c->threads,
+        .swap = {.paths = s->nvme_paths,
+                 .path_count = c->nvme.path_count,
+                 .block_bytes = c->nvme.block_bytes,
+                 .queue_depth = c->nvme.queue_depth,
+                 .thread_count = c->nvme.thread_count,
+                 .backend = c->nvme.backend == SL_CONFIG_NVME_URING     ? SL_SWAP_URING
+                            : c->nvme.backend == SL_CONFIG_NVME_THREADS ? SL_SWAP_THREADS
+                                                                        : SL_SWAP_AUTO,
+                 .checksums_off = !c->nvme.checksums},
+        .log = o->log,
+    };
+    if (c->order == SL_CONFIG_BATCH_MAJOR)
+        e->step.group = 1;
+    else if (c->micro_batch_group)
+        e->step.group = sl_min_u64(c->micro_batch_group, c->accumulation);
+    for (size_t i = 0; i < c->nvme.path_count; i++)
+        s->nvme_paths[i] = c->nvme.paths[i];
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+        e->budget_bytes[tier] = c->memory_bytes[tier];
+    for (int kind = 0; kind < SL_PLACED_COUNT; kind++) {
+        e->placement_free[kind] = !c->placement[kind].given;
+        memcpy(e->step.placement.fraction[kind], c->placement[kind].fraction,
+               sizeof(e->step.placement.fraction[kind]));
+    }
+}
+
+_Static_assert((int)SL_CONFIG_KIND_COUNT == (int)SL_PLACED_COUNT &&
+                   (int)SL_CONFIG_ACTIVATIONS == (int)SL_PLACED_ACTIVATIONS &&
+                   (int)SL_CONFIG_NVME == (int)SL_TIER_NVME,
+               "the configuration and the plan name kinds and tiers in the same order");
+
+int sl_session_open(struct sl_session *s, const struct sl_session_options *o,
+                    struct sl_error *error)
+{
+    *s = (struct sl_session){0};
+    int result = open_model(s, o->model, error);
+    if (!result) {
+        struct sl_config_inputs inputs = {
+            .path = o->config,
+            .sets = o->sets,
+            .set_count = o->set_count,
+            .model = {s->model.hidden, s->model.layers, s->model.param_elements,
+                      s->model.positions_max},
+            .check_paths = true,
+        };
+        result = sl_config_load(&s->config, &inputs, &s->report, error);
+    }
+    if (!result)
+        result = refuse_what_is_not_there(&s->config, error);
+    if (!result)
+        result = freeze(s, error);
+    if (!result)
+        result = check_sequence(s, error);
+    if (!result)
+        result = open_data(s, o, error);
+    if (!result)
+        result = count_steps(s, error);
+    if (result) {
+        sl_session_close(s);
+        return result;
+    }
+    fill_engine(s, o);
+    return 0;
+}
+
+void sl_session_close(struct sl_session *s)
+{
+    sl_dataset_close(s->dataset);
+    sl_tokenizer_close(s->tokenizer);
+    sl_config_report_finish(&s->report);
+    sl_model_finish(&s->model);
+    *s = (struct sl_session){0};
+}

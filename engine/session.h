@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What train, plan and simulate have in common: from the user's arguments to a model, a resolved
+ * configuration, the data, and the options of an engine. Creates and writes nothing.
+ */
+#ifndef SLUICE_ENGINE_SESSION_H
+#define SLUICE_ENGINE_SESSION_H
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/config.h"
+#include "engine/config_report.h"
+#include "engine/dataset.h"
+#include "engine/engine.h"
+#include "engine/model.h"
+#include "engine/tokenizer.h"
+
+struct sl_session_options {
+    const char *model;  /* folder or preset */
+    const char *config; /* DeepSpeed JSON, Accelerate YAML, or NULL */
+    const char *const *sets;
+    size_t set_count;
+    const char *const *data; /* files; may be empty where no data is needed */
+    size_t data_count;
+    const char *device; /* NULL: auto */
+    const struct sl_log *log;
+};
+
+struct sl_session {
+    struct sl_model model;
+    bool model_has_weights; /* `model` is a folder with weights */
+    char model_path[SL_CONFIG_PATH_BYTES];
+    struct sl_config config;
+    struct sl_config_report report;
+    struct sl_tokenizer *tokenizer;
+    struct sl_dataset *dataset; /* NULL without data */
+    uint64_t steps;             /* of the run; 0 where neither steps nor data are given */
+    const char *nvme_paths[SL_CONFIG_NVME_PATHS_MAX];
+    struct sl_engine_options engine;
+};
+
+/* Owner: the caller, until sl_session_close; a failed open leaves nothing. The session must not
+ * move while an engine made from it lives. Errors: SL_DOMAIN_INPUT with key or file, -ENOMEM. */
+int sl_session_open(struct sl_session *session, const struct sl_session_options *options,
+                    struct sl_error *error);
+void sl_session_close(struct sl_session *session); /* a zeroed one is allowed */
+
+#endif
