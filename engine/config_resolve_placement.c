@@ -5,7 +5,8 @@
  *     none at all                             auto      auto       auto
  *     stage 0..3, no offload                  device    device     device
  *     + offload_optimizer (stage >= 1)                  host       cpu: host, nvme: nvme; x ratio
- *     + offload_param (stage 3)               likewise
+ *     + offload_param (stage 3)               likewise  host       host: weights that leave the
+ *                                                                  device are updated on the CPU
  *     activation_checkpointing.cpu_checkpointing: activations on the host, otherwise on the device
  *
  * placement.* keys are applied last and win. On one GPU a stage shards nothing, so it only says
@@ -94,6 +95,13 @@ static void zero_placement(struct sl_config_context *context)
     }
     if (weights != SL_CONFIG_DEVICE)
         put(context, SL_CONFIG_WEIGHTS, weights, sl_value_number(context, OP "ratio", 1));
+    if (weights != SL_CONFIG_DEVICE && optimizer == SL_CONFIG_DEVICE) {
+        put(context, SL_CONFIG_OPTIMIZER, SL_CONFIG_HOST, 1);
+        put(context, SL_CONFIG_GRADIENTS, SL_CONFIG_HOST, 1);
+        sl_config_note(context,
+                       "placement: weights that leave the device are updated on the CPU, so "
+                       "the optimizer state and the gradients lie in host memory");
+    }
 }
 
 /* placement.<kind> and placement.<kind>.<tier> */

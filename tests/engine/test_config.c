@@ -70,7 +70,7 @@ static const struct expected table[] = {
      SL_F32,
      1,
      1,
-     "nddd",
+     "nhhd",
      SL_SCHEDULE_CONSTANT,
      {"aio.single_submit", "aio.use_gds"},
      NULL},
