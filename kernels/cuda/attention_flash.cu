@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Flash attention, forward: scores live in registers, the [T, T] matrix never exists.
+ *
+ * A block owns 64 queries of one head, 4 warps with 16 each. Keys and values come in tiles through
+ * two shared-memory buffers: the copy of tile i + 1 runs while tile i is multiplied. The softmax is
+ * online: a running maximum and sum per row, the output rescaled when the maximum grows. Blocks
+ * with the longest walk (the last queries) are launched first.
+ *
+ *     s = q k^T          tensor cores, f32
+ *     p = exp2(s - max)  f32, in units of log 2
+ *     o = o * c + p v    tensor cores; p rounded to the 16-bit type, its sum taken before rounding
+ *
+ * Rejected: wgmma and the tensor memory accelerator (sm_90a alone; this form runs on every target).
+ * Invariant: tiles are visited in ascending order of keys.
+ */
+#include "kernels/cuda/attention_tile.cuh"
+
+namespace
+{
+
+constexpr unsigned FLASH_WARPS = 4, FLASH_THREADS = 32 * FLASH_WARPS;
+constexpr unsigned FLASH_QUERIES = 16 * FLASH_WARPS;
+constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+
+template <unsigned D> constexpr unsigned flash_keys = D <= 128 ? 64 : 32;
+
+template <unsigned D>
+constexpr size_t flash_shared_bytes = (FLASH_QUERIES + 4 * flash_keys<D>)*D * 2;
+
+/* Running softmax of the two rows that a thread holds a quarter of. */
+struct online_rows {
+    float max[2], sum[2];
+};
+
+/* Scores -> log-2 units, masked. */
+template <unsigned KEYS, class T>
+__device__ __forceinline__ void mask_scores(float (&s)[KEYS / 8][4], const attention_view<T> &view,
+                                            size_t i, const unsigned (&begin)[2], size_t k_first,
+                                            bool edge)
+{
+    unsigned t = threadIdx.x % 4;
+    float factor = view.scale * LOG2_E;
+    if (view.softcap != 0) {
+#pragma unroll
+        for (unsigned n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (unsigned e = 0; e < 4; e++)
+                s[n][e] = view.score(s[n][e]);
+        factor = LOG2_E;
+    }
+#pragma unroll
+    for (unsigned n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (unsigned e = 0; e < 4; e++) {
+            size_t j = k_first + 8 * n + 2 * t + e % 2;
+            bool hidden = edge && (j > i + 8 * (e / 2) || j < begin[e / 2]);
+            s[n][e] = hidden ? -INFINITY : s[n][e] * factor;
+        }
+}
+
+/* Scores -> probabilities; updates the rows' maximum and sum and rescales the output. */
+template <unsigned KEYS, unsigned D>
+__device__ __forceinline__ void online_softmax(float (&s)[KEYS / 8][4], online_rows &rows,
+                                               float (&o)[D / 8][4])
+{
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        float m = rows.max[half];
+#pragma unroll
+        for (unsigned n = 0; n < KEYS / 8; n++)
+            m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1)); /* a row lies in 4 neighbouring lanes */
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        float base = m == -INFINITY ? 0.0f : m, rescale = exp2f(rows.max[half] - base), sum = 0;
+#pragma unroll
+        for (unsigned n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (unsigned e = 0; e < 2; e++) {
+                float p = exp2f(s[n][2 * half + e] - base);
+                s[n][2 * half + e] = p;
+                sum += p;
+            }
+        rows.max[half] = m;
+        rows.sum[half] = rows.sum[half] * rescale + sum;
+#pragma unroll
+        for (unsigned n = 0; n < D / 8; n++) {
+            o[n][2 * half] *= rescale;
+            o[n][2 * half + 1] *= rescale;
+        }
+    }
+}
+
+template <class T, unsigned D>
+__global__ void __launch_bounds__(FLASH_THREADS) flash_forward_kernel(struct sl_attention_args args)
+{
+    constexpr unsigned KEYS = flash_keys<D>, TILE = KEYS * D;
+    SL_DYNAMIC_SHARED(T, shared);
+    attention_view<T> view(args, blockIdx.z, blockIdx.y);
+    T *queries = shared, *keys = queries + FLASH_QUERIES * D, *values = keys + 2 * TILE;
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    size_t q_first = (size_t)(gridDim.x - 1 - blockIdx.x) * FLASH_QUERIES;
+    size_t q_warp = q_first + warp * 16, i = q_warp + lane / 4;
+    size_t q_end = q_first + FLASH_QUERIES < view.length ? q_first + FLASH_QUERIES : view.length;
+
+    unsigned begin[2];
+    for (unsigned half = 0; half < 2; half++) {
+        size_t row = i + 8 * half;
+        begin[half] = row < view.length ? (unsigned)view.key_begin(row) : 0;
+    }
+    float begin_max = warp_max((float)(begin[0] > begin[1] ? begin[0] : begin[1]));
+    size_t k_begin = view.block_key_begin(q_first, FLASH_QUERIES) / KEYS * KEYS;
+
+    tile_load<D, FLASH_QUERIES, FLASH_THREADS>(queries, view.q, view.stride, q_first, view.length,
+                                               view.head_size);
+    tile_load<D, KEYS, FLASH_THREADS>(keys, view.k, view.stride, k_begin, view.length,
+                                      view.head_size);
+    tile_load<D, KEYS, FLASH_THREADS>(values, view.v, view.stride, k_begin, view.length,
+                                      view.head_size);
+    copy_async_commit();
+
+    online_rows rows = {{-INFINITY, -INFINITY}, {0, 0}};
+    float o[D / 8][4] = {};
+    unsigned parity = 0;
+    for (size_t k_first = k_begin; k_first < q_end; k_first += KEYS, parity ^= 1) {
+        if (k_first + KEYS < q_end) {
+            unsigned next = (parity ^ 1) * TILE;
+            tile_load<D, KEYS, FLASH_THREADS>(keys + next, view.k, view.stride, k_first + KEYS,
+                                              view.length, view.head_size);
+            tile_load<D, KEYS, FLASH_THREADS>(values + next, view.v, view.stride, k_first + KEYS,
+                                              view.length, view.head_size);
+        }
+        copy_async_commit(); /* possibly an empty group: the wait below counts groups */
+        copy_async_wait<1>();
+        __syncthreads();
+        float s[KEYS / 8][4];
+        product_rows<D, KEYS>(s, queries, warp * 16, keys + parity * TILE);
+        bool edge = k_first + KEYS > q_warp + 1 || (float)k_first < begin_max;
+        mask_scores<KEYS>(s, view, i, begin, k_first, edge);
+        online_softmax<KEYS, D>(s, rows, o);
+        product_add<D, KEYS>(o, s, values + parity * TILE);
+        __syncthreads(); /* the next copy overwrites this tile's buffer */
+    }
+    copy_async_wait<0>();
+
+    float factor[2];
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        float sum = rows.sum[half];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        factor[half] = 1.0f / sum;
+        if (lane % 4 == 0 && i + 8 * half < view.length)
+            view.lse[i + 8 * half] = rows.max[half] * LN_2 + logf(sum);
+    }
+    rows_store<D>(view.out, view.out_stride, q_warp, view.length, view.head_size, o, factor,
+                  queries, warp * 16);
+}
+
+template <class T, unsigned D>
+cudaError_t launch_flash(const struct sl_cuda_context *context,
+                         const struct sl_attention_args *args)
+{
+    auto kernel = flash_forward_kernel<T, D>;
+    constexpr size_t shared = flash_shared_bytes<D>;
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (error)
+        return error;
+    dim3 grid(sl_blocks(args->sequence_length, FLASH_QUERIES), (unsigned)args->heads,
+              (unsigned)args->batch_count);
+    SL_LAUNCH(kernel, grid, FLASH_THREADS, shared, context->stream, *args);
+    return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t launch_flash_type(const struct sl_cuda_context *context,
+                              const struct sl_attention_args *args)
+{
+    if (args->head_size <= 64)
+        return launch_flash<T, 64>(context, args);
+    if (args->head_size <= 128)
+        return launch_flash<T, 128>(context, args);
+    return launch_flash<T, 256>(context, args);
+}
+
+} // namespace
+
+bool sl_cuda_attention_flash_takes(const struct sl_cuda_context *context,
+                                   const struct sl_attention_args *args)
+{
+    return context->type != SL_F32 && args->head_size % 8 == 0 && args->head_size >= 8 &&
+           args->head_size <= 256 && args->kv_heads && args->heads % args->kv_heads == 0 &&
+           packs_whole<bf16>(args->qkv, 0, 0) && packs_whole<bf16>(args->out, 0, 0);
+}
+
+cudaError_t sl_cuda_attention_flash(const struct sl_cuda_context *context,
+                                    const struct sl_attention_args *args)
+{
+    if (!sl_cuda_attention_flash_takes(context, args))
+        return cudaErrorInvalidValue;
+    return context->type == SL_BF16 ? launch_flash_type<bf16>(context, args)
+                                    : launch_flash_type<f16>(context, args);
+}
