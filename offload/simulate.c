@@ -209,6 +209,16 @@ double sl_simulate_op_seconds(const struct sl_hardware *hardware, const struct s
     return latency_of(hardware, op->lane) + solo_seconds(demand, capacity, op);
 }
 
+void sl_simulate_op_draw(const struct sl_hardware *hardware, const struct sl_op *op,
+                         double seconds[SL_RESOURCE_COUNT])
+{
+    double capacity[SL_RESOURCE_COUNT];
+    set_capacities(capacity, hardware);
+    set_demand(seconds, hardware, op);
+    for (int r = 0; r < SL_RESOURCE_COUNT; r++)
+        seconds[r] = seconds[r] > 0 ? seconds[r] / capacity[r] : 0;
+}
+
 /* ---- the executor's rules ------------------------------------------------------------------- */
 
 static const struct sl_segment *segment_of(const struct simulate *sim, uint32_t instance)

@@ -111,4 +111,8 @@ int sl_simulate(struct sl_simulation *out, const struct sl_simulation_options *o
 /* Seconds of one operation alone on the machine, latency included. */
 double sl_simulate_op_seconds(const struct sl_hardware *hardware, const struct sl_op *op);
 
+/* How long it would use each resource, had it the whole of it. */
+void sl_simulate_op_draw(const struct sl_hardware *hardware, const struct sl_op *op,
+                         double seconds[SL_RESOURCE_COUNT]);
+
 #endif
