@@ -304,15 +304,16 @@ static void read_llama_like(struct sl_model_config *c, struct sl_model *m)
 
 static void read_head_size(struct sl_model_config *c, struct sl_model *m)
 {
-    uint32_t fallback = m->heads ? m->hidden / m->heads : 0;
-    bool given = sl_model_config_get(c->root, "head_dim") != NULL;
-    if (!given && defaults[m->family].head_size)
-        fallback = defaults[m->family].head_size;
-    else if (!given && c->rc == 0 && (fallback == 0 || m->hidden % m->heads != 0))
-        sl_model_config_refuse(c, "hidden size %u: must be a multiple of the %u heads", m->hidden,
-                               m->heads);
-    /* GPT-2, Qwen 2 and Phi 3 have no such key: what is there is what transformers computed. */
-    m->head_size = sl_model_config_count(c, c->root, "head_dim", fallback ? fallback : 1, 512);
+    bool keyed = m->family != SL_FAMILY_GPT2; /* whose class does not know the key */
+    bool given = keyed && sl_model_config_get(c->root, "head_dim") != NULL;
+    uint32_t fallback = defaults[m->family].head_size;
+    if (!given && fallback == 0) {
+        if (!c->rc && m->hidden % m->heads != 0)
+            sl_model_config_refuse(c, "hidden size %u: must be a multiple of the %u heads",
+                                   m->hidden, m->heads);
+        fallback = c->rc ? 1 : m->hidden / m->heads;
+    }
+    m->head_size = given ? sl_model_config_count(c, c->root, "head_dim", 1, 512) : fallback;
 }
 
 static void read_gemma(struct sl_model_config *c, struct sl_model *m)

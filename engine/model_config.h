@@ -39,4 +39,7 @@ void sl_model_config_rope(struct sl_model_config *config, struct sl_model *model
 int sl_model_from_config(struct sl_model *model, json_t *root, const char *path,
                          struct sl_error *error);
 
+/* What sl_model_write_config writes; the caller's to json_decref. */
+json_t *sl_model_config_object(const struct sl_model *model, enum sl_dtype dtype);
+
 #endif

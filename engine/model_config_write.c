@@ -199,7 +199,7 @@ static void write_llama_like(const struct sl_model *m, json_t *root)
     write_rope(m, root);
 }
 
-static json_t *config_object(const struct sl_model *m, enum sl_dtype dtype)
+json_t *sl_model_config_object(const struct sl_model *m, enum sl_dtype dtype)
 {
     static const char *const type_names[] = {
         [SL_F32] = "float32", [SL_BF16] = "bfloat16", [SL_F16] = "float16"};
@@ -247,7 +247,7 @@ static int write_text(const char *path, const char *text, struct sl_error *error
 int sl_model_write_config(const struct sl_model *model, enum sl_dtype dtype, const char *directory,
                           struct sl_error *error)
 {
-    json_t *root = config_object(model, dtype);
+    json_t *root = sl_model_config_object(model, dtype);
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS), *path = NULL;
     int rc = -ENOMEM;
     if (text && asprintf(&path, "%s/config.json", directory) >= 0)

@@ -155,7 +155,7 @@ static inline vf v_load_f16(const uint16_t *from)
 
 static inline vi vi_f16_from_f32(vf x)
 {
-    const int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    enum { mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }; /* clang wants a constant */
     return (vi){_mm256_cvtepu16_epi32(_mm256_cvtps_ph(x.a, mode)),
                 _mm256_cvtepu16_epi32(_mm256_cvtps_ph(x.b, mode))};
 }

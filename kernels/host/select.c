@@ -2,6 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
 #include "kernels/host/host.h"
 
 extern const struct sl_host_kernels sl_host_table_generic;
@@ -19,6 +23,15 @@ static const struct sl_host_kernels *const variants[] = {
 #endif
 };
 
+#ifdef __x86_64__
+/* Asked of the processor itself: clang 14's __builtin_cpu_supports does not know this one. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 static bool runs_here(const struct sl_host_kernels *kernels)
 {
 #ifdef __x86_64__
@@ -26,8 +39,7 @@ static bool runs_here(const struct sl_host_kernels *kernels)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (kernels == &sl_host_table_avx2)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #endif
     return kernels == &sl_host_table_generic;
 }
