@@ -131,7 +131,7 @@ char *sl_tune_report_json(const char *directory, const struct sl_tune_result *re
     json_object_set_new(root, "aio", aio_block(result));
     json_object_set_new(root, "points", points_array(result));
     json_object_set_new(root, "steps", steps_array(result));
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
     return text;
 }

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -297,12 +298,16 @@ void sl_file_writer_abort(struct sl_file_writer *writer)
 
 static int allocate(struct sl_file_writer *writer, uint64_t bytes, struct sl_error *error)
 {
+    struct statvfs space; /* fallocate() would take what there is before it fails */
+    struct rlimit limit;  /* and SIGXFSZ would end the program */
+    if (fstatvfs(writer->fd, &space) == 0 && bytes > (uint64_t)space.f_bfree * space.f_frsize)
+        return describe(writer, error, -ENOSPC, bytes, 0);
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
+        return describe(writer, error, -EFBIG, bytes, 0);
     int code = 0;
-    while (bytes && fallocate(writer->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) < 0) {
-        code = -errno;
-        if (code != -EINTR)
-            break;
-        code = 0;
+    while (bytes && !code && fallocate(writer->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) < 0) {
+        if (errno != EINTR)
+            code = -errno;
     }
     if (code == 0 || code == -EOPNOTSUPP || code == -ENOSYS)
         return 0;

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -196,29 +197,50 @@ static int write_zeros(int fd, uint64_t bytes)
     return code;
 }
 
-static int allocate(struct sl_swap_file *file, struct sl_error *error)
+/* Would it fit? Asked first, because fallocate() takes what there is from everyone else before it
+ * fails, and SIGXFSZ would end a program that passes its file size limit. */
+static int room_for(const struct sl_swap_file *file, uint64_t *available)
 {
     struct statvfs space;
-    uint64_t available = UINT64_MAX;
-    if (fstatvfs(file->directory_fd, &space) == 0)
-        available = (uint64_t)space.f_bavail * space.f_frsize;
-    int code = 0;
-    while (fallocate(file->fd, 0, 0, (off_t)file->bytes) < 0 && (code = -errno) == -EINTR)
-        code = 0;
+    struct rlimit limit;
+    *available = UINT64_MAX;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < file->bytes) {
+        *available = limit.rlim_cur;
+        return -EFBIG;
+    }
+    if (fstatvfs(file->directory_fd, &space) < 0)
+        return 0;
+    *available = (uint64_t)space.f_bavail * space.f_frsize;
+    return file->bytes > (uint64_t)space.f_bfree * space.f_frsize ? -ENOSPC : 0;
+}
+
+static int allocate(struct sl_swap_file *file, struct sl_error *error)
+{
+    uint64_t available;
+    int code = room_for(file, &available);
+    while (!code && fallocate(file->fd, 0, 0, (off_t)file->bytes) < 0) {
+        if (errno != EINTR)
+            code = -errno;
+    }
     if (code == -EOPNOTSUPP || code == -ENOSYS)
         code = write_zeros(file->fd, file->bytes);
     if (!code)
         return 0;
     char needed_text[SL_SIZE_TEXT_BYTES], free_text[SL_SIZE_TEXT_BYTES];
     sl_size_format(file->bytes, needed_text);
-    if (code == -ENOSPC || code == -EDQUOT || code == -EFBIG)
-        return sl_error_set(error, SL_DOMAIN_INPUT, code == -EDQUOT ? -ENOSPC : code,
+    sl_size_format(available, free_text);
+    if (code == -EFBIG)
+        return sl_error_set(error, SL_DOMAIN_INPUT, code,
+                            "nvme_path \"%s\": a file of %s is needed, %s are allowed; raise the "
+                            "file size limit (ulimit -f) or give more paths",
+                            file->path, needed_text, free_text);
+    if (code == -ENOSPC || code == -EDQUOT)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOSPC,
                             "nvme_path \"%s\": %s needed, %s free%s; give another path or offload "
                             "less",
-                            file->path, needed_text, sl_size_format(available, free_text),
-                            code == -EDQUOT  ? " (the user's quota is smaller)"
-                            : code == -EFBIG ? " (above the file size limit, ulimit -f)"
-                                             : "");
+                            file->path, needed_text, free_text,
+                            code == -EDQUOT ? " (the user's quota is smaller)" : "");
     return sl_error_set(error, SL_DOMAIN_IO, code, "nvme_path \"%s\": cannot allocate %s: %s",
                         file->path, needed_text, strerror(-code));
 }
