@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "nvme/block_sums.h"
+
 struct sl_swap_request;
 struct sl_swap_faults;
 
@@ -32,6 +34,12 @@ struct sl_io {
     uint64_t swap_offset;
     struct sl_swap_request *request;
     struct sl_io *next; /* for whoever holds it */
+    /* private to swap_hash.c and the loop */
+    bool hashing; /* its sum is being made or checked */
+    bool landed;  /* a write that came back before its sum was made */
+    int hash_code;
+    struct sl_block_mismatch mismatch;
+    struct sl_io *hash_next;
     /* private to a backend */
     struct sl_io *inner_next;
     void *backend_data;

@@ -34,6 +34,8 @@ static void fill_defaults(struct sl_swap_options *options)
         options->thread_count = sl_min_u64(options->queue_depth, 8 * options->path_count);
     if (!options->sum_unit_bytes)
         options->sum_unit_bytes = SL_SWAP_ALIGNMENT;
+    if (!options->hash_threads && options->path_count > 1)
+        options->hash_threads = options->path_count;
     if (!options->stall_ns)
         options->stall_ns = DEFAULT_STALL_NS;
 }
@@ -55,6 +57,8 @@ static int check_options(const struct sl_swap_options *options, struct sl_error 
         problem = "its size must be a multiple of the sum's unit";
     else if (options->queue_depth > DEPTH_MAX)
         problem = "the queue depth must be at most 1024";
+    else if (options->hash_threads > SWAP_HASH_THREADS_MAX)
+        problem = "there may be at most 16 threads for sums";
     else if (options->backend == SL_SWAP_FAULTY && !options->faults)
         problem = "the faulty backend needs a list of faults";
     return problem ? sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "swap space: %s", problem) : 0;
@@ -184,6 +188,7 @@ static bool stop_thread(struct sl_swap *swap)
     pthread_join(swap->thread, NULL);
     if (swap->in_flight)
         return false; /* the kernel still holds these operations and their slots */
+    sl_swap_hash_stop(swap);
     swap->backend->ops->destroy(swap->backend);
     swap->backend = NULL;
     return true;

@@ -37,6 +37,9 @@ struct sl_swap_options {
     /* Bytes under one sum (a power of two): offsets and sizes of requests become multiples of it.
      * 0: SL_SWAP_ALIGNMENT, which costs 8 B of memory per 4 KiB of swap. */
     size_t sum_unit_bytes;
+    /* Threads that make and check sums beside the I/O thread; 0: chosen (none for one path, which
+     * one thread can keep up with; one per path for several). */
+    size_t hash_threads;
     /* [path_count] relative bandwidths; NULL: measured where there are several paths and at least
      * 1 GiB, equal otherwise. */
     const double *path_weights;

@@ -11,6 +11,7 @@
 #include "nvme/io_backend.h"
 #include "nvme/swap.h"
 #include "nvme/swap_files.h"
+#include "nvme/swap_hash.h"
 
 struct swap_queue {
     struct sl_swap_request *head, *tail;
@@ -74,7 +75,7 @@ struct sl_swap {
     struct sl_io *slots, *free_slots, *delayed;
     struct sl_io **finished; /* [queue_depth] */
     size_t slot_count, in_flight;
-    struct sl_io *to_sum, *to_check; /* hashed while the device works */
+    struct swap_hash hash;
     uint64_t next_watch_ns;
     uint64_t abandon_ns;
     size_t deadline_count; /* requests that have one */
@@ -87,6 +88,9 @@ struct sl_swap {
 
 /* The I/O thread. Signals started/start_code when its backend runs, or could not be made. */
 void *sl_swap_loop(void *swap);
+
+/* A block's sum is made or checked (swap_hash.c gives it back). On the I/O thread. */
+void sl_swap_hashed(struct sl_swap *swap, struct sl_io *io);
 
 /* Choose and create the backend, on the thread that will drive it. */
 int sl_swap_start_backend(struct sl_swap *swap);

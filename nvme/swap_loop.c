@@ -176,11 +176,9 @@ static void issue_block(struct sl_swap *swap, struct sl_swap_request *request)
     request->blocks_left++;
     swap->in_flight++;
     swap->bytes_out[io->write] += io->bytes;
-    if (io->write && swap->sums.sums) {
-        io->next = swap->to_sum;
-        swap->to_sum = io;
-    }
     send(swap, io);
+    if (io->write && swap->sums.sums)
+        sl_swap_hash_give(swap, io);
 }
 
 static void dispatch(struct sl_swap *swap)
@@ -203,6 +201,9 @@ static void dispatch(struct sl_swap *swap)
 /* The block is finished, well or not: give its place back and tell its request. */
 static void retire(struct sl_swap *swap, struct sl_io *io)
 {
+    io->landed = true;
+    if (io->hashing)
+        return; /* sl_swap_hashed retires it */
     struct sl_swap_request *request = io->request;
     io->request = NULL;
     io->next = swap->free_slots;
@@ -260,8 +261,8 @@ static void complete(struct sl_swap *swap, struct sl_io *io, uint64_t now_ns)
     if (result == left) {
         io->bytes_done = io->bytes;
         if (!io->write && swap->sums.sums && io->request && !io->request->result) {
-            io->next = swap->to_check;
-            swap->to_check = io;
+            io->landed = true;
+            sl_swap_hash_give(swap, io);
             return;
         }
     } else if (result > 0 && result < left) {
@@ -287,31 +288,20 @@ static void complete(struct sl_swap *swap, struct sl_io *io, uint64_t now_ns)
     retire(swap, io);
 }
 
-static void sum_writes(struct sl_swap *swap)
+void sl_swap_hashed(struct sl_swap *swap, struct sl_io *io)
 {
-    for (; swap->to_sum; swap->to_sum = swap->to_sum->next)
-        sl_block_sums_set(&swap->sums, swap->to_sum->swap_offset, swap->to_sum->buffer,
-                          swap->to_sum->bytes);
-}
-
-static void check_reads(struct sl_swap *swap)
-{
-    while (swap->to_check) {
-        struct sl_io *io = swap->to_check;
-        swap->to_check = io->next;
-        struct sl_block_mismatch bad;
-        int code = sl_block_sums_check(&swap->sums, io->swap_offset, io->buffer, io->bytes, &bad);
-        if (code && io->request && !io->request->result)
-            io->request->result = sl_swap_fail(
-                swap, SL_DOMAIN_DATA, code,
-                "swap file in \"%s\": %zu B at offset %" PRIu64
-                " were read back with sum %016" PRIx64 ", written with %016" PRIx64
-                "; the device or the path to it changed them: the run "
-                "stops, its last checkpoint is intact",
-                swap->files.files[io->file].path, swap->sums.unit_bytes,
-                io->file_offset + (bad.offset_bytes - io->swap_offset), bad.read, bad.written);
+    const struct sl_block_mismatch *bad = &io->mismatch;
+    io->hashing = false;
+    if (io->hash_code && !io->request->result)
+        io->request->result = sl_swap_fail(
+            swap, SL_DOMAIN_DATA, io->hash_code,
+            "swap file in \"%s\": %zu B at offset %" PRIu64 " were read back with sum %016" PRIx64
+            ", written with %016" PRIx64 "; the device or the path to it changed them: the run "
+            "stops, its last checkpoint is intact",
+            swap->files.files[io->file].path, swap->sums.unit_bytes,
+            io->file_offset + (bad->offset_bytes - io->swap_offset), bad->read, bad->written);
+    if (io->landed)
         retire(swap, io);
-    }
 }
 
 /* Cancelled and overdue requests: stop issuing, ask for what is out. */
@@ -385,7 +375,7 @@ static void give_up(struct sl_swap *swap, struct sl_io *stuck, uint64_t now_ns)
     cut_short(request, code);
     for (size_t i = 0; i < swap->slot_count; i++) {
         struct sl_io *io = &swap->slots[i];
-        if (io->request != request)
+        if (io->request != request || io->hashing) /* a helper still needs the buffer: next time */
             continue;
         io->request = NULL;
         request->blocks_left--;
@@ -454,8 +444,8 @@ static uint64_t wait_ns(const struct sl_swap *swap, uint64_t now_ns)
 
 static bool idle(const struct sl_swap *swap)
 {
-    return !swap->in_flight && !swap->to_check && !swap->queues[0].head && !swap->queues[1].head &&
-           !atomic_load(&swap->inbox);
+    return !swap->in_flight && !swap->hash.outstanding && !swap->queues[0].head &&
+           !swap->queues[1].head && !atomic_load(&swap->inbox);
 }
 
 /* Only operations that the watchdog gave up are out, and their time to come back is over. */
@@ -478,21 +468,30 @@ static void turn(struct sl_swap *swap)
     end_early(swap, now_ns);
     send_delayed(swap, now_ns);
     dispatch(swap);
-    if (swap->to_sum || swap->to_check) {
+    if (swap->hash.outstanding) {
         swap->backend->ops->flush(swap->backend);
-        sum_writes(swap);
-        check_reads(swap);
+        sl_swap_hash_work(swap);
     }
     watch(swap, now_ns);
 }
 
+static bool can_dispatch(const struct sl_swap *swap)
+{
+    return swap->in_flight < swap->options.queue_depth && swap->free_slots &&
+           (swap->queues[0].head || swap->queues[1].head);
+}
+
 static void wait_and_complete(struct sl_swap *swap)
 {
+    /* Hashing has just given slots back: there is something to send before there is something to
+     * wait for. */
+    if (can_dispatch(swap))
+        return;
     /* With a full queue nobody needs to wake us for a new request. */
     bool wakeable = swap->in_flight < swap->options.queue_depth;
     if (wakeable) {
         atomic_store(&swap->asleep, true);
-        if (atomic_load(&swap->inbox)) {
+        if (atomic_load(&swap->inbox) || atomic_load(&swap->hash.finished)) {
             atomic_store(&swap->asleep, false);
             return;
         }
@@ -511,6 +510,16 @@ void *sl_swap_loop(void *argument)
     struct sl_swap *swap = argument;
     prctl(PR_SET_NAME, "sluice-nvme");
     int code = sl_swap_start_backend(swap);
+    if (!code) {
+        code = sl_swap_hash_start(swap);
+        if (code) {
+            sl_swap_fail(swap, SL_DOMAIN_IO, code, "swap space: its threads cannot be started: %s",
+                         strerror(-code));
+            sl_swap_hash_stop(swap);
+            swap->backend->ops->destroy(swap->backend);
+            swap->backend = NULL;
+        }
+    }
     pthread_mutex_lock(&swap->lock);
     swap->start_code = code;
     swap->started = true;

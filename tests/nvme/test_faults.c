@@ -38,6 +38,7 @@ static void expect(enum sl_fault fault, int code)
                                                        .block_bytes = 32 << 10,
                                                        .backend = SL_SWAP_FAULTY,
                                                        .thread_count = 3,
+                                                       .hash_threads = round % 3,
                                                        .faults = &faults});
         model_init(&model, swap, SPACE_BYTES, test_random_seed(test_random_u64(&random)));
         model_run(&model, 200);
@@ -98,6 +99,7 @@ static void expect_found_or_overwritten(enum sl_fault fault)
                                                        .block_bytes = 32 << 10,
                                                        .backend = SL_SWAP_FAULTY,
                                                        .thread_count = 3,
+                                                       .hash_threads = round % 3,
                                                        .faults = &faults});
         struct model model;
         model_init(&model, swap, SPACE_BYTES, test_random_seed(test_random_u64(&random)));

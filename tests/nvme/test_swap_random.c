@@ -89,6 +89,12 @@ static void through_the_page_cache(void **state)
     run((struct sl_swap_options){.direct_off = true}, 14);
 }
 
+static void with_threads_for_sums(void **state)
+{
+    (void)state;
+    run((struct sl_swap_options){.hash_threads = 3}, 20);
+}
+
 static void with_a_depth_of_one(void **state)
 {
     (void)state;
@@ -152,6 +158,7 @@ int main(void)
         TEST(through_io_uring_with_polling),
         TEST(through_threads),
         TEST(through_the_page_cache),
+        TEST(with_threads_for_sums),
         TEST(with_a_depth_of_one),
         TEST(over_two_paths),
         TEST(through_a_device_that_needs_retries),
