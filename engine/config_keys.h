@@ -29,6 +29,7 @@ enum sl_key_type {
 #define SL_KEY_AUTO 1u       /* "auto" is allowed */
 #define SL_KEY_ACCELERATE 2u /* stands in an Accelerate YAML, not in the JSON */
 #define SL_KEY_OWN 4u        /* sluice's own; with --set, or in the file under "sluice" */
+#define SL_KEY_SUPPLIES 16u  /* gives its value to other keys, whose rows show it */
 #define SL_KEY_WARN 8u /* worth a line at the start: no effect and not harmless, or an old name */
 
 struct sl_key {

@@ -50,10 +50,11 @@ const struct sl_key_block sl_keys_precision = {
 #define AC "activation_checkpointing."
 
 static const struct sl_key runtime_keys[] = {
-    HONORED("aio.block_size", SL_KEY_SIZE, "1048576", "bytes of one I/O", .min = 4096,
-            .max = 1 << 30),
-    HONORED("aio.queue_depth", SL_KEY_COUNT, "8", "I/Os in flight", .min = 1, .max = 65536),
-    HONORED("aio.intra_op_parallelism", SL_KEY_COUNT, "1",
+    HONORED("aio.block_size", SL_KEY_SIZE, "chosen (DeepSpeed: 1048576)", "bytes of one I/O",
+            .min = 4096, .max = 1 << 30),
+    HONORED("aio.queue_depth", SL_KEY_COUNT, "chosen (DeepSpeed: 8)", "I/Os in flight", .min = 1,
+            .max = 65536),
+    HONORED("aio.intra_op_parallelism", SL_KEY_COUNT, "chosen (DeepSpeed: 1)",
             "threads that share a request where io_uring is not allowed; with io_uring the queue "
             "depth does this",
             .min = 1, .max = 256),

@@ -92,7 +92,7 @@ static const struct sl_key zero_keys[] = {
     RENAMED(Z "gather_16bit_weights_on_model_save", Z "stage3_gather_16bit_weights_on_model_save",
             "the name without its prefix"),
     DEPRECATED(Z "stage3_gather_fp16_weights_on_model_save",
-               Z "stage3_gather_16bit_weights_on_model_save", "deprecated"),
+               Z "stage3_gather_16bit_weights_on_model_save", "fp16 is not the only one"),
 };
 
 const struct sl_key_block sl_keys_zero = {
@@ -150,13 +150,11 @@ static const struct sl_key offload_keys[] = {
     NO_EFFECT(OO "cpuadam_cores_perc", SL_KEY_NUMBER, "0.8",
               "one pool of bound workers does all host work; its size is threads", .min = 0,
               .max = 1),
-    DEPRECATED(Z "cpu_offload", OO "device", "deprecated: true means offload_optimizer.device cpu"),
-    DEPRECATED(Z "cpu_offload_param", OP "device",
-               "deprecated: true means offload_param.device cpu"),
-    DEPRECATED(Z "cpu_offload_params", OP "device",
-               "deprecated: true means offload_param.device cpu"),
+    DEPRECATED(Z "cpu_offload", OO "device", "true means offload_optimizer.device cpu"),
+    DEPRECATED(Z "cpu_offload_param", OP "device", "true means offload_param.device cpu"),
+    DEPRECATED(Z "cpu_offload_params", OP "device", "true means offload_param.device cpu"),
     DEPRECATED(Z "cpu_offload_use_pin_memory", OO "pin_memory",
-               "deprecated: pin_memory of both offload blocks"),
+               "pin_memory of both offload blocks"),
 };
 
 const struct sl_key_block sl_keys_offload = {

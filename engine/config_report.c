@@ -87,9 +87,21 @@ static void print_resolved(FILE *out, const struct sl_config *config)
     fputc('\n', out);
 }
 
+/* "/a/b/ds.json:12" as "ds.json:12"; an "auto, " before it stays. */
+static void print_source(FILE *out, const char *source)
+{
+    const char *comma = strncmp(source, "auto, ", 6) == 0 ? source + 6 : source;
+    const char *end = strstr(comma, " as "), *name = comma;
+    for (const char *c = comma; *c && c != end; c++)
+        if (*c == '/')
+            name = c + 1;
+    fprintf(out, "%.*s%s\n", (int)(comma - source), source, name);
+}
+
 static void print_row(FILE *out, const struct sl_config_row *row)
 {
-    fprintf(out, "  %-62s %-16s %s\n", row->key, *row->value ? row->value : "-", row->source);
+    fprintf(out, "  %-56s %-16s ", row->key, *row->value ? row->value : "-");
+    print_source(out, row->source);
     if (row->effect != SL_CONFIG_HONORED)
         fprintf(out, "      %s: %s\n", sl_config_effect_name(row->effect), row->note);
     else if (row->from != SL_CONFIG_FROM_DEFAULT && *row->note)

@@ -155,6 +155,9 @@ static void resolve_text(struct sl_config_context *context, enum sl_config_kind 
                 text + used, sizeof(text) - used, "%s%s %.4g%%", used ? ", " : "",
                 sl_config_tier_name((enum sl_config_tier)tier), 100 * placement->fraction[tier]);
     sl_value_resolve(context, path, "%s", text);
+    struct sl_value *value = sl_value(context, path);
+    if (value->state == SL_VALUE_ABSENT && placement->given)
+        value->source = "from the keys given";
 }
 
 /* --- NVMe folders --- */

@@ -60,7 +60,7 @@ static void source_text(const struct sl_value *value, char *text, size_t bytes)
         snprintf(text, bytes, "%s%s%s", value->source, value->given_as ? " as " : "",
                  value->given_as ? value->given_as : "");
     else
-        snprintf(text, bytes, "default");
+        snprintf(text, bytes, "%s", value->source ? value->source : "default");
 }
 
 static void push(struct sl_config_context *context, const struct sl_value *value,
@@ -140,7 +140,8 @@ static void answer(struct sl_config_context *context, const struct sl_value *val
     if (there && effect == SL_CONFIG_NO_EFFECT && (value->key->flags & SL_KEY_WARN) &&
         !harmless(value))
         warn_for(context, value, note);
-    if (there || (effect == SL_CONFIG_HONORED && !(value->key->flags & SL_KEY_ACCELERATE)))
+    const unsigned silent = SL_KEY_ACCELERATE | SL_KEY_SUPPLIES;
+    if (there || (effect == SL_CONFIG_HONORED && !(value->key->flags & silent)))
         push(context, value, effect, note ? note : "");
 }
 

@@ -66,7 +66,7 @@ int command_config(int argc, char **argv)
     struct sl_config config;
     struct sl_config_report report = {0};
     int result = sl_config_load(&config, &inputs, &report, &error);
-    if (result) {
+    if (result && report.problems.count == 0) { /* nothing could be read */
         sl_config_report_finish(&report);
         return report_error(&error);
     }
@@ -76,5 +76,7 @@ int command_config(int argc, char **argv)
         fputs(text, stdout);
     free(text);
     sl_config_report_finish(&report);
-    return text ? EXIT_DONE : EXIT_RUN_FAILED;
+    if (!text)
+        return EXIT_RUN_FAILED;
+    return result ? EXIT_WRONG_INPUT : EXIT_DONE;
 }
