@@ -67,15 +67,12 @@ VECTOR vf load_scale(const struct sl_host_norm *a, size_t i, size_t n)
 VECTOR void norm_piece(const struct sl_host_norm *a, const float *x, float *out, struct row_stats s,
                        size_t i, size_t n)
 {
-    vf v = n == LANES ? vload(x + i) : vload_n(x + i, n);
+    vf v = vload_n(x + i, n);
     vf xhat = vmul(vsub(v, vset(s.mean)), vset(s.rstd));
     vf w = load_scale(a, i, n);
     vf y = a->bias.data ? vfma(xhat, w, vload_weight(a->bias.data, a->bias.dtype, i, n))
                         : vmul(xhat, w);
-    if (n == LANES)
-        vstore(out + i, y);
-    else
-        vstore_n(out + i, y, n);
+    vstore_n(out + i, y, n);
 }
 
 void HOST(norm)(const struct sl_host_norm *a, size_t first, size_t count)
@@ -102,8 +99,8 @@ struct backward_row {
 /* Sums of g and g * xhat, and this row's share of the weight gradients. Lanes past n are 0 in g. */
 VECTOR void backward_sums(const struct sl_host_norm *a, struct backward_row *r, size_t i, size_t n)
 {
-    vf x = n == LANES ? vload(r->x + i) : vload_n(r->x + i, n);
-    vf dout = n == LANES ? vload(r->dout + i) : vload_n(r->dout + i, n);
+    vf x = vload_n(r->x + i, n);
+    vf dout = vload_n(r->dout + i, n);
     vf xhat = vmul(vsub(x, vset(r->s.mean)), vset(r->s.rstd));
     vf g = vmul(dout, load_scale(a, i, n));
     r->g_sum = vadd(r->g_sum, g);
@@ -117,18 +114,15 @@ VECTOR void backward_sums(const struct sl_host_norm *a, struct backward_row *r, 
 VECTOR void backward_dx(const struct sl_host_norm *a, const struct backward_row *r, float g_mean,
                         float gx_mean, size_t i, size_t n)
 {
-    vf x = n == LANES ? vload(r->x + i) : vload_n(r->x + i, n);
-    vf dout = n == LANES ? vload(r->dout + i) : vload_n(r->dout + i, n);
+    vf x = vload_n(r->x + i, n);
+    vf dout = vload_n(r->dout + i, n);
     vf xhat = vmul(vsub(x, vset(r->s.mean)), vset(r->s.rstd));
     vf g = vmul(dout, load_scale(a, i, n));
     vf d = vfnma(xhat, vset(gx_mean), vsub(g, vset(g_mean)));
     vf dx = vmul(d, vset(r->s.rstd));
     if (a->accumulate)
-        dx = vadd(dx, n == LANES ? vload(r->dx + i) : vload_n(r->dx + i, n));
-    if (n == LANES)
-        vstore(r->dx + i, dx);
-    else
-        vstore_n(r->dx + i, dx, n);
+        dx = vadd(dx, vload_n(r->dx + i, n));
+    vstore_n(r->dx + i, dx, n);
 }
 
 void HOST(norm_backward)(const struct sl_host_norm *a, size_t first, size_t count,

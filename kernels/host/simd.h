@@ -70,6 +70,8 @@ VECTOR void vstore(float *to, vf value)
 /* The first n (1..16) lanes; the others are 0 and memory beyond n is not touched. */
 VECTOR vf vload_n(const float *from, size_t n)
 {
+    if (__builtin_expect(n == LANES, 1))
+        return vload(from);
 #if defined(__AVX512F__)
     vf r = {{_mm512_maskz_loadu_ps((__mmask16)(0xffffu >> (LANES - n)), from)}};
     return r;
@@ -82,6 +84,10 @@ VECTOR vf vload_n(const float *from, size_t n)
 
 VECTOR void vstore_n(float *to, vf value, size_t n)
 {
+    if (__builtin_expect(n == LANES, 1)) {
+        vstore(to, value);
+        return;
+    }
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(to, (__mmask16)(0xffffu >> (LANES - n)), value.p[0]);
 #else
@@ -217,32 +223,54 @@ VECTOR vf vcopysign(vf magnitude, vf sign)
 /* Lanes added in pairs (l, l + 8), (l, l + 4), (l, l + 2), (l, l + 1). */
 VECTOR float vsum(vf a)
 {
+#if defined(__AVX2__)
+    __m256 whole[2];
+    memcpy(whole, &a, sizeof whole);
+    __m256 eight = whole[0] + whole[1];
+    __m128 four = _mm256_castps256_ps128(eight) + _mm256_extractf128_ps(eight, 1);
+    four += _mm_movehl_ps(four, four);
+    return four[0] + four[1];
+#else
     float lanes[16];
     vstore(lanes, a);
     for (int width = 8; width > 0; width /= 2)
         for (int l = 0; l < width; l++)
             lanes[l] += lanes[l + width];
     return lanes[0];
+#endif
 }
 
+/* In the same pairs, x > y ? x : y. */
 VECTOR float vmax_lanes(vf a)
 {
+#if defined(__AVX2__)
+    __m256 whole[2];
+    memcpy(whole, &a, sizeof whole);
+    __m256 eight = _mm256_max_ps(whole[0], whole[1]);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return four[0] > four[1] ? four[0] : four[1];
+#else
     float lanes[16];
     vstore(lanes, a);
     for (int width = 8; width > 0; width /= 2)
         for (int l = 0; l < width; l++)
             lanes[l] = lanes[l] > lanes[l + width] ? lanes[l] : lanes[l + width];
     return lanes[0];
+#endif
 }
 
 /* n (1..16) elements of a weight from index `first`, widened exactly; other lanes are 0. */
 VECTOR vf vload_weight(const void *data, enum sl_dtype dtype, size_t first, size_t n)
 {
     if (dtype == SL_F32)
-        return n == LANES ? vload((const float *)data + first)
-                          : vload_n((const float *)data + first, n);
+        return vload_n((const float *)data + first, n);
     uint16_t half[16] = {0};
-    memcpy(half, (const uint16_t *)data + first, n * 2);
+    const uint16_t *from = (const uint16_t *)data + first;
+    if (__builtin_expect(n == LANES, 1))
+        memcpy(half, from, sizeof half);
+    else
+        memcpy(half, from, n * 2);
 #if defined(__AVX512F__)
     __m256i raw = _mm256_loadu_si256((const __m256i *)half);
     vf r = {{dtype == SL_BF16 ? (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16)
