@@ -127,30 +127,24 @@ void host_run(struct host_device *host, size_t task_count, double cost_ns, sl_ta
 struct warm_job {
     struct host_device *host;
     size_t thread_count;
-    atomic_size_t arrived;
+    atomic_size_t arrived, failed;
 };
 
 /* Each thread of the pool takes exactly one of these, because none ends before all have begun. */
 static void warm_task(void *arg, size_t task_index, size_t worker_index)
 {
     struct warm_job *job = arg;
+    size_t side = SL_HOST_TILE_MAX;
     (void)task_index;
-    float *scratch = host_scratch(job->host, worker_index);
-    size_t side = 128; /* beyond OpenBLAS's small-matrix path, which uses no buffer */
-    memset(scratch, 0, job->host->slot_bytes);
     atomic_fetch_add(&job->arrived, 1);
     while (atomic_load(&job->arrived) < job->thread_count)
         sched_yield();
-    sl_host_gemm(&(struct sl_host_gemm){.m = side,
-                                        .n = side,
-                                        .k = side,
-                                        .alpha = 1,
-                                        .a = scratch,
-                                        .a_stride = side,
-                                        .b = scratch + side * side,
-                                        .b_stride = side,
-                                        .c = scratch + 2 * side * side,
-                                        .c_stride = side});
+    float *result = aligned_alloc(64, side * side * sizeof *result);
+    if (result)
+        sl_host_blas_warm(host_scratch(job->host, worker_index), result);
+    else
+        atomic_fetch_add(&job->failed, 1);
+    free(result);
 }
 
 static void fixed_line(struct sl_device_properties *p, const char *name, uint64_t bytes_host)
@@ -198,13 +192,17 @@ int sl_device_host_create(struct sl_device **out, const struct sl_device_options
                           "host device: %zu bytes of scratch could not be allocated",
                           host->slot_bytes * host->slot_count);
     } else {
+        memset(host->scratch, 0, host->slot_bytes * host->slot_count);
         memset(host->partials, 0, NORM_PARTIAL_BYTES);
         sl_host_blas_init();
         struct warm_job job = {.host = host,
                                .thread_count = sl_workers_thread_count(options->workers)};
         sl_workers_run(options->workers, job.thread_count, warm_task, &job);
         describe(host, discrete);
-        rc = discrete ? host_lanes_start(host, error) : 0;
+        if (atomic_load(&job.failed))
+            rc = sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "host device: no memory");
+        else
+            rc = discrete ? host_lanes_start(host, error) : 0;
     }
     if (rc) {
         destroy(&host->base);

@@ -201,7 +201,8 @@ int host_matmul(struct sl_device *device, const struct sl_matmul_args *args)
         return 0;
     sl_host_matmul_tiling(&job.kernel, &job.tiling);
     double flops = 2.0 * (double)args->rows * (double)args->inputs * (double)args->outputs;
-    host_run(job.host, sl_host_matmul_task_count(&job.tiling), flops / 50, matmul_task, &job);
+    double ns = job.tiling.few_rows ? flops / 8 : flops / 50;
+    host_run(job.host, sl_host_matmul_task_count(&job.tiling), ns, matmul_task, &job);
     return 0;
 }
 

@@ -104,6 +104,15 @@ struct sl_host_cross_entropy {
     float *row_max, *row_sum, *target_logit, *loss;
 };
 
+/* y[rows, outputs] (+)= x[rows, inputs] W^T for few rows; W starts at element `first`. */
+struct sl_host_matvec {
+    size_t rows, inputs, outputs, first, x_stride, y_stride;
+    const float *x;
+    struct sl_host_weight weight;
+    float *y;
+    bool accumulate;
+};
+
 /* One instruction set's variant of everything. Row ranges are [first, first + count). */
 struct sl_host_kernels {
     const char *isa; /* "avx512", "avx2", "neon", "generic" */
@@ -141,6 +150,7 @@ struct sl_host_kernels {
                      size_t bias_first, size_t width);
     /* sum[width] += column sums of x[rows, width], in blocks of 64 rows */
     void (*column_sum)(float *sum, const float *x, size_t rows, size_t stride, size_t width);
+    void (*matvec)(const struct sl_host_matvec *a);
     /* out[rows, width] (dense) = rows of a weight with `stride`, from element `first` on */
     void (*widen)(float *out, struct sl_host_weight weight, size_t first, size_t rows,
                   size_t stride, size_t width);

@@ -18,5 +18,6 @@ const struct sl_host_kernels HOST(table) = {
     .add = HOST(add),
     .bias_add = HOST(bias_add),
     .column_sum = HOST(column_sum),
+    .matvec = HOST(matvec),
     .widen = HOST(widen),
 };

@@ -16,14 +16,16 @@
 
 #include <assert.h>
 #include <cblas.h>
+#include <string.h>
 
-#define TILE_MAX 512u
+#define TILE_MAX SL_HOST_TILE_MAX
 #define TILE_GOOD 256u /* not smaller than this for the sake of more than TILES_FEW tiles */
 #define TILE_MIN 64u
 #define TILES_MANY 64u
 #define TILES_FEW 12u
-#define TILE_FLOPS_MIN 1.5e7 /* of a smaller tile the pool's hand-over would be noticed */
-#define TILE_ALIGN 16u       /* no tile splits a vector */
+#define TILE_FLOPS_MIN 1.5e7     /* of a smaller tile the pool's hand-over would be noticed */
+#define TILE_ALIGN 16u           /* no tile splits a vector */
+#define FEW_ROWS_ELEMENTS 65536u /* weights per task: some 10 microseconds of memory traffic */
 #define WIDENED_ELEMENTS (SL_HOST_MATMUL_SCRATCH_BYTES / sizeof(float))
 
 static size_t div_up(size_t a, size_t b)
@@ -64,6 +66,12 @@ void sl_host_matmul_tiling(const struct sl_host_matmul *a, struct sl_host_tiling
     t->m = gradient ? a->outputs : a->rows;
     t->n = forward ? a->outputs : a->inputs;
     t->k = forward ? a->inputs : gradient ? a->rows : a->outputs;
+    t->few_rows = forward && a->rows <= SL_HOST_FEW_ROWS;
+    if (t->few_rows) {
+        tile_size(t, SL_HOST_FEW_ROWS, 1 + FEW_ROWS_ELEMENTS / (t->k + 1));
+        t->k_tile = t->k;
+        return;
+    }
     tile_size(t, m_max, n_max);
     while (worth_splitting(t, m_max, n_max)) {
         if (m_max >= n_max)
@@ -138,6 +146,24 @@ static void activation_tile(const struct sl_host_kernels *kernels, const struct 
         kernels->bias_add(result, r.m, result_stride, a->bias, r.n_first, r.n);
 }
 
+static void few_rows_tile(const struct sl_host_kernels *kernels, const struct sl_host_matmul *a,
+                          struct tile r)
+{
+    struct sl_host_matvec v = {.rows = r.m,
+                               .inputs = a->inputs,
+                               .outputs = r.n,
+                               .first = r.n_first * a->inputs,
+                               .x_stride = a->x_stride,
+                               .y_stride = a->y_stride,
+                               .x = a->x,
+                               .weight = a->weight,
+                               .y = a->y + r.n_first,
+                               .accumulate = a->accumulate};
+    kernels->matvec(&v);
+    if (a->bias.data)
+        kernels->bias_add(v.y, r.m, a->y_stride, a->bias, r.n_first, r.n);
+}
+
 static void gradient_tile(const struct sl_host_kernels *kernels, const struct sl_host_matmul *a,
                           struct tile r)
 {
@@ -167,6 +193,8 @@ void sl_host_matmul_tile(const struct sl_host_kernels *kernels, const struct sl_
     struct tile r = tile_of(tiling, task_index);
     if (a->kind == SL_HOST_MATMUL_BACKWARD_WEIGHT)
         gradient_tile(kernels, a, r);
+    else if (tiling->few_rows)
+        few_rows_tile(kernels, a, r);
     else
         activation_tile(kernels, a, tiling, r, scratch);
 }
@@ -174,6 +202,23 @@ void sl_host_matmul_tile(const struct sl_host_kernels *kernels, const struct sl_
 void sl_host_blas_init(void)
 {
     openblas_set_num_threads(1);
+}
+
+void sl_host_blas_warm(float *scratch, float *result)
+{
+    size_t k = SL_HOST_MATMUL_SCRATCH_BYTES / sizeof(float) / TILE_MAX;
+    memset(scratch, 0, SL_HOST_MATMUL_SCRATCH_BYTES);
+    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
+                                        .m = TILE_MAX,
+                                        .n = TILE_MAX,
+                                        .k = k,
+                                        .alpha = 1,
+                                        .a = scratch,
+                                        .a_stride = k,
+                                        .b = scratch,
+                                        .b_stride = k,
+                                        .c = result,
+                                        .c_stride = TILE_MAX});
 }
 
 const char *sl_host_blas_core(void)

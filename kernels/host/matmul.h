@@ -33,7 +33,14 @@ struct sl_host_tiling {
     size_t m, n, k;
     size_t m_tile, n_tile, k_tile; /* k_tile: elements of k widened at a time */
     size_t m_count, n_count;
+    bool few_rows; /* by matvec.c, without BLAS */
 };
+
+/* FORWARD products of at most this many rows go by matvec.c. */
+#define SL_HOST_FEW_ROWS 4u
+
+/* No side of a tile is longer. */
+#define SL_HOST_TILE_MAX 512u
 
 /* Room for one widened piece of a 16-bit weight. */
 #define SL_HOST_MATMUL_SCRATCH_BYTES ((size_t)1 << 20)
@@ -71,7 +78,11 @@ void sl_host_blas_init(void);
 /* Name of the BLAS core in use ("Haswell", "SkylakeX"): part of a run's numeric fingerprint. */
 const char *sl_host_blas_core(void);
 
-/* Bytes that OpenBLAS keeps per thread that calls it (resident once used). */
-#define SL_HOST_BLAS_THREAD_BYTES (4u << 20)
+/* A product of the largest tile, so that the calling thread's BLAS buffer is mapped and touched.
+ * scratch: as for a tile; result: SL_HOST_TILE_MAX squared floats. */
+void sl_host_blas_warm(float *scratch, float *result);
+
+/* Resident bytes of that buffer, rounded up; measured by tests/offload/test_device_host.c. */
+#define SL_HOST_BLAS_THREAD_BYTES ((size_t)2 << 20)
 
 #endif

@@ -138,10 +138,10 @@ static void check_kind(const struct problem *p, enum sl_matmul_kind kind)
 static void products_match_fp64_for_any_thread_count(void **state)
 {
     (void)state;
-    static const size_t shapes[][3] = {{1, 1, 1},       {1, 64, 48},     {3, 17, 5},
-                                       {64, 64, 64},    {100, 33, 259},  {2, 2100, 70},
-                                       {65, 300, 1},    {1, 5, 1030},    {200, 192, 576},
-                                       {300, 70, 2050}, {515, 260, 130}, {1030, 64, 128}};
+    static const size_t shapes[][3] = {
+        {1, 1, 1},       {1, 64, 48},     {3, 17, 5},     {64, 64, 64},    {100, 33, 259},
+        {2, 2100, 70},   {65, 300, 1},    {1, 5, 1030},   {200, 192, 576}, {300, 70, 2050},
+        {515, 260, 130}, {1030, 64, 128}, {4, 130, 1031}, {3, 1000, 250},  {5, 130, 1031}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int dtype = SL_F32; dtype <= SL_F16; dtype++) {
             struct problem p = problem_make(shapes[i][0], shapes[i][1], shapes[i][2],

@@ -73,6 +73,23 @@ static void run_rope_add(const struct sl_host_kernels *k, const float *in, float
              WIDTH);
 }
 
+static void run_matvec(const struct sl_host_kernels *k, const float *in, float *out)
+{
+    for (int dtype = SL_F32; dtype <= SL_F16; dtype++) {
+        struct sl_host_matvec a = {.rows = 3,
+                                   .inputs = WIDTH,
+                                   .outputs = ROWS,
+                                   .first = 11,
+                                   .x_stride = WIDTH + 2,
+                                   .y_stride = ROWS + 1,
+                                   .x = in,
+                                   .weight = {in + 300, (enum sl_dtype)dtype},
+                                   .y = out + dtype * 200,
+                                   .accumulate = dtype == SL_F16};
+        k->matvec(&a);
+    }
+}
+
 static void run_embedding(const struct sl_host_kernels *k, const float *in, float *out)
 {
     struct sl_host_embedding a = {.rows = ROWS,
@@ -168,6 +185,7 @@ static void variants_give_equal_bits(void **state)
     check("norm", run_norm);
     check("act", run_act);
     check("rope, sums, widening", run_rope_add);
+    check("products of few rows", run_matvec);
     check("attention", run_attention);
 }
 

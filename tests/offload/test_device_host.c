@@ -71,6 +71,50 @@ static void properties_tell_what_is_used(void **state)
     close_rig(&discrete);
 }
 
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*u %llu", &pages), 1);
+    fclose(file);
+    return pages * 4096;
+}
+
+/* What creation takes is what its fixed lines say, and a product takes nothing more. */
+static void memory_is_taken_at_creation(void **state)
+{
+    (void)state;
+    size_t side = 600;
+    float *x = calloc(side * side, sizeof *x), *y = malloc(side * side * sizeof *y);
+    float *w = malloc(side * side * sizeof *w);
+    for (size_t i = 0; i < side * side; i++)
+        y[i] = w[i] = 1;
+    uint64_t before = resident_bytes(), fixed = 0;
+    struct rig rig = open_rig("host", 0);
+    uint64_t created = resident_bytes();
+    for (size_t i = 0; i < rig.device->properties.fixed_count; i++)
+        fixed += rig.device->properties.fixed[i].bytes_host;
+    struct sl_matmul_args args = {
+        .rows = side, .inputs = side, .outputs = side, .x = x, .y = y, .weight = {w, SL_F32}};
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(rig.device->ops->matmul(rig.device, &args), 0);
+    uint64_t used = resident_bytes();
+    print_message("fixed lines %llu, creation took %llu, products %lld more bytes\n",
+                  (unsigned long long)fixed, (unsigned long long)(created - before),
+                  (long long)(used - created));
+#ifndef __SANITIZE_ADDRESS__
+#ifndef __SANITIZE_THREAD__
+    assert_true(created - before < fixed + (1u << 20)); /* beside it: threads' stacks */
+    assert_true(used < created + (512u << 10));
+#endif
+#endif
+    close_rig(&rig);
+    free(x);
+    free(y);
+    free(w);
+}
+
 static void *device_memory(struct sl_device *device, uint64_t bytes)
 {
     void *memory;
@@ -265,6 +309,8 @@ static void gradients_are_rounded_and_measured(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        /* first: OpenBLAS keeps its buffers for the life of the process */
+        cmocka_unit_test(memory_is_taken_at_creation),
         cmocka_unit_test(names_are_checked),
         cmocka_unit_test(properties_tell_what_is_used),
         cmocka_unit_test(memory_too_large_is_an_error),
