@@ -152,7 +152,7 @@ static void what_fits_is_found(void **state)
     bool fits;
     char change[256];
     struct sl_error error = {0};
-    options.budget_bytes[SL_TIER_DEVICE] = 256ull << 20;
+    options.budget_bytes[SL_TIER_DEVICE] = 320ull << 20;
     options.budget_bytes[SL_TIER_HOST] = 4ull << 30;
     assert_int_equal(sl_report_fit(&found, &fits, change, &options, &error), 0);
     assert_true(fits);
