@@ -340,6 +340,7 @@ static int check_machine(unsigned index, struct sl_error *error)
         return sl_error_set(error, SL_DOMAIN_DEVICE, -ENODEV,
                             "no NVIDIA driver runs on this machine; start it or use --device host");
     cudaError_t status = cudaGetDeviceCount(&count);
+    cudaGetLastError(); /* or the next launch on this thread would be blamed */
     if (status == cudaErrorInsufficientDriver)
         return sl_error_set(error, SL_DOMAIN_DEVICE, -ENODEV,
                             "the NVIDIA driver is too old: it serves CUDA %d.%d, this module needs "

@@ -35,9 +35,10 @@ __device__ void update_adam(const struct sl_optim_terms &t, bool decoupled, floa
     e.v = __fmaf_rn(__fmul_rn(g, g), t.beta2_rest, __fmul_rn(e.v, t.beta2));
     float root = __fmaf_rn(__fsqrt_rn(e.v), t.root_scale, t.eps);
     float ratio = __fdiv_rn(e.m, root);
-    if (decoupled && t.decays)
-        e.p = __fmaf_rn(e.p, t.decay, e.p);
-    e.p = __fmaf_rn(ratio, t.step_size, e.p);
+    if (decoupled && t.decays) /* summed before they meet the weight */
+        e.p = __fadd_rn(e.p, __fmaf_rn(e.p, t.decay, __fmul_rn(ratio, t.step_size)));
+    else
+        e.p = __fmaf_rn(ratio, t.step_size, e.p);
 }
 
 __device__ void update_lion(const struct sl_optim_terms &t, float g, element &e)
@@ -46,7 +47,7 @@ __device__ void update_lion(const struct sl_optim_terms &t, float g, element &e)
     uint32_t sign = __float_as_uint(c) & 0x80000000u;
     float step = c < 0 || 0 < c ? __uint_as_float(__float_as_uint(t.step_size) ^ sign)
                                 : __fsub_rn(c, c); /* 0, or NaN kept */
-    e.p = t.decays ? __fmaf_rn(e.p, t.decay, step) : __fadd_rn(e.p, step);
+    e.p = __fadd_rn(e.p, t.decays ? __fmaf_rn(e.p, t.decay, step) : step);
     e.m = __fmaf_rn(g, t.beta2_rest, __fmul_rn(e.m, t.beta2));
 }
 
@@ -91,12 +92,12 @@ __device__ uint32_t random_bits(const struct sl_optim_terms &t, uint32_t index, 
     return x ^ (x >> 15);
 }
 
-/* Add 16 random bits below the kept ones and cut; infinities and NaN stay. */
+/* Add 16 random bits below the kept ones and cut; an infinity stays by itself, NaN is kept. */
 __device__ uint16_t bf16_stochastic(float x, uint32_t random)
 {
     uint32_t bits = __float_as_uint(x);
-    if ((bits & 0x7fffffffu) > 0x7f7fffffu)
-        return exact_bf16(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(bits >> 16 | 0x40u);
     return (uint16_t)((bits + (random & 0xffffu)) >> 16);
 }
 
@@ -261,44 +262,40 @@ __global__ void __launch_bounds__(OPTIM_THREADS)
 
 /* ---- moments in 8 bits: kernels/cpu/optim_q8.h, whose codes and scales these are ---- */
 
-__device__ float q8_scale(uint32_t magnitude_bits, unsigned mantissa_bits)
+__device__ float q8_scale(uint32_t magnitude_bits)
 {
     if (magnitude_bits == 0)
         return 0.0f;
-    uint32_t exponent = (magnitude_bits + (1u << (23 - mantissa_bits))) >> 23;
+    uint32_t exponent = (magnitude_bits + (1u << 20)) >> 23;
     exponent = exponent < 1 ? 1 : exponent > 254 ? 254 : exponent;
     return __uint_as_float(exponent << 23);
 }
 
-constexpr uint32_t Q8_BASE_SIGNED = 112u << 3, Q8_BASE_UNSIGNED = 112u << 4;
+constexpr uint32_t Q8_BASE_SIGNED = 112u << 3, Q8_BASE_UNSIGNED = 96u << 3;
+constexpr float Q8_OFFSET = 0x1p-15f;
 
 __device__ float q8_decode(uint8_t code, bool is_signed, float scale)
 {
     if (!is_signed)
-        return __fmul_rn(__uint_as_float((code + Q8_BASE_UNSIGNED) << 19), scale);
+        return __fmul_rn(__uint_as_float((code + Q8_BASE_UNSIGNED) << 20), scale);
     uint32_t magnitude = code & 0x7fu, sign = (uint32_t)(code & 0x80u) << 24;
-    uint32_t bits = magnitude ? (magnitude + Q8_BASE_SIGNED) << 20 : 0;
-    return __fmul_rn(__uint_as_float(bits | sign), scale);
+    float value = __fsub_rn(__uint_as_float((magnitude + Q8_BASE_SIGNED) << 20), Q8_OFFSET);
+    return __fmul_rn(__uint_as_float(__float_as_uint(value) | sign), scale);
 }
 
-__device__ uint8_t q8_clamp(uint32_t code, int32_t highest)
-{
-    int32_t value = (int32_t)code;
-    return (uint8_t)(value < 0 ? 0 : value > highest ? highest : value);
-}
-
+/* Stochastic by the low half of the random bits (unsigned) or the high half (signed). */
 __device__ uint8_t q8_encode(float x, bool is_signed, float inverse, uint32_t random)
 {
-    uint32_t bits = __float_as_uint(__fmul_rn(x, inverse));
-    if (!is_signed)
-        return q8_clamp(((bits + ((random & 0xffffu) << 3)) >> 19) - Q8_BASE_UNSIGNED, 0xff);
-    const float smallest = 0x1.2p-15f;
-    uint32_t magnitude = bits & 0x7fffffffu, sign = (bits >> 24) & 0x80u, high = random >> 16;
-    uint8_t code = q8_clamp(((magnitude + (high << 4)) >> 20) - Q8_BASE_SIGNED, 0x7f);
-    float size = __uint_as_float(magnitude);
-    if (size < smallest)
-        code = __fmul_rn((float)high, smallest * 0x1p-16f) < size ? 1 : 0;
-    return (uint8_t)(code | sign);
+    if (!is_signed) {
+        uint32_t bits = __float_as_uint(__fmul_rn(x, inverse));
+        int32_t code = (int32_t)(((bits + ((random & 0xffffu) << 4)) >> 20) - Q8_BASE_UNSIGNED);
+        return (uint8_t)min(max(code, 0), 0xff);
+    }
+    uint32_t bits = __float_as_uint(x), sign = (bits >> 24) & 0x80u;
+    float magnitude = __uint_as_float(bits & 0x7fffffffu);
+    uint32_t raised = __float_as_uint(__fmaf_rn(magnitude, inverse, Q8_OFFSET));
+    int32_t code = (int32_t)(((raised + ((random & 0xffff0000u) >> 12)) >> 20) - Q8_BASE_SIGNED);
+    return (uint8_t)((uint32_t)min(code, 0x7f) | sign);
 }
 
 __device__ uint32_t block_max(uint32_t value, uint32_t *shared)
@@ -328,7 +325,7 @@ __device__ void q8_store(void *moment, float *scale_out, bool is_signed, const f
     uint32_t largest = 0;
     for (unsigned j = 0; j < count; j++)
         largest = max(largest, __float_as_uint(x[j]) & 0x7fffffffu);
-    float scale = q8_scale(block_max(largest, shared), is_signed ? 3 : 4);
+    float scale = q8_scale(block_max(largest, shared));
     float inverse = scale > 0 ? __fdiv_rn(1.0f, scale) : 0.0f;
     for (unsigned j = 0; j < count; j++)
         static_cast<uint8_t *>(moment)[i + j] = q8_encode(

@@ -59,6 +59,10 @@ cudasim_stream_order stream_order = CUDASIM_STREAMS_LAZY;
 uint64_t stream_seed = 1;
 cudaError_t sticky = cudaSuccess, last = cudaSuccess;
 
+/* New memory holds NaN bits up to here; filling 80 MiB at every opening would dominate the tests.
+ */
+constexpr size_t POISON_BYTES = 2u << 20;
+
 using guard = std::lock_guard<std::recursive_mutex>;
 
 /* True once, at the n-th call after the fault was armed. */
@@ -290,7 +294,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     void *made = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!made)
         return result(cudaErrorMemoryAllocation);
-    std::memset(made, 0xff, bytes);
+    std::memset(made, 0xff, std::min<size_t>(bytes, POISON_BYTES));
     device_memory[reinterpret_cast<uintptr_t>(made)] = bytes;
     memory_used += bytes;
     *memory = made;
