@@ -85,6 +85,31 @@ static void every_preset_has_a_sound_layout(void **state)
     assert_true(count > 30);
 }
 
+/* docs/models.md has a row for every preset, with its parameters. */
+static void the_handbook_lists_every_preset(void **state)
+{
+    (void)state;
+    static char text[1 << 16];
+    char path[512], row[64], total[32];
+    snprintf(path, sizeof path, "%s/../../docs/models.md", getenv("SLUICE_TEST_FIXTURES"));
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    for (size_t i = 0; sl_model_preset_name(i); i++) {
+        struct sl_model model = preset(sl_model_preset_name(i));
+        double count = (double)model.param_elements;
+        snprintf(row, sizeof row, "\n| %s | %u |", sl_model_preset_name(i), model.hidden);
+        snprintf(total, sizeof total, "| %.2f %s |", count / (count < 1e9 ? 1e6 : 1e9),
+                 count < 1e9 ? "M" : "B");
+        const char *at = strstr(text, row), *end = at ? strchr(at + 1, '\n') : NULL;
+        const char *figure = at ? strstr(at, total) : NULL;
+        if (!figure || figure > end)
+            fail_msg("docs/models.md: no row \"%s ... %s\"", row + 1, total);
+        sl_model_finish(&model);
+    }
+}
+
 /* The published totals of arXiv:2101.06840's shapes, within the 0.5 % of their rounding. */
 static void zero_offload_shapes_match_the_paper(void **state)
 {
@@ -252,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_models_have_their_known_size),
         cmocka_unit_test(every_preset_has_a_sound_layout),
+        cmocka_unit_test(the_handbook_lists_every_preset),
         cmocka_unit_test(zero_offload_shapes_match_the_paper),
         cmocka_unit_test(unknown_preset_names_the_nearest),
         cmocka_unit_test(roles_find_the_first_of_a_fused_group),
