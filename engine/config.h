@@ -102,7 +102,6 @@ struct sl_config {
     enum sl_config_order order;
     uint64_t prefetch_layers;   /* 0: chosen */
     uint64_t micro_batch_group; /* micro-batches per layer visit; 0: all of them */
-    bool delayed_update;        /* step i's update overlaps step i + 1: changes the mathematics */
     bool activation_checkpointing;
     uint64_t tile_table_bytes; /* numeric key; 0: never; SL_CONFIG_TILE_AUTO: by the table */
 
@@ -113,8 +112,6 @@ struct sl_config {
     uint64_t save_interval; /* 0: only at the end */
     uint64_t keep_last;     /* checkpoints kept; 0: all */
     bool keep_best;         /* by evaluation loss */
-    bool export_16bit;      /* a final model in 16 bits beside the checkpoint */
-    bool wall_clock_breakdown, memory_breakdown;
     struct {
         bool enabled, detailed;
         uint64_t step, top_modules;

@@ -22,8 +22,9 @@ static const struct sl_key zero_keys[] = {
             "upper bound on the offloaded weights on the device at once; the layer in use and one "
             "ahead are always allowed",
             .flags = SL_KEY_AUTO),
-    HONORED(Z "stage3_gather_16bit_weights_on_model_save", SL_KEY_BOOL, "false",
-            "write a 16-bit safetensors model at the end as well", .flags = SL_KEY_AUTO),
+    NO_EFFECT(Z "stage3_gather_16bit_weights_on_model_save", SL_KEY_BOOL, "false",
+              "every checkpoint holds the whole model as safetensors, in the run's precision",
+              .flags = SL_KEY_AUTO),
     NO_EFFECT(Z "stage3_max_reuse_distance", SL_KEY_ELEMENTS, "1e9",
               "the plan knows when each weight is needed next", .flags = SL_KEY_AUTO),
     NO_EFFECT(Z "stage3_model_persistence_threshold", SL_KEY_ELEMENTS, "", "the budget decides",

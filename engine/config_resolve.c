@@ -354,10 +354,6 @@ void sl_resolve_runtime(struct sl_config_context *context)
     config->save_interval = count(context, "train.save_interval", 0);
     config->keep_last = count(context, "train.keep_last", 2);
     config->keep_best = sl_value_bool(context, "train.keep_best", false);
-    config->export_16bit = sl_value_bool(
-        context, "zero_optimization.stage3_gather_16bit_weights_on_model_save", false);
-    config->wall_clock_breakdown = sl_value_bool(context, "wall_clock_breakdown", false);
-    config->memory_breakdown = sl_value_bool(context, "memory_breakdown", false);
     config->activation_checkpointing =
         sl_value_bool(context, "train.activation_checkpointing", true);
     resolve_frozen(context);

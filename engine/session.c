@@ -113,24 +113,6 @@ static int count_steps(struct sl_session *s, struct sl_error *error)
     return 0;
 }
 
-static int refuse_what_is_not_there(const struct sl_config *c, struct sl_error *error)
-{
-    if (c->delayed_update)
-        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOTSUP,
-                            "schedule.delayed_update is not available: the update already runs "
-                            "beside the next forward pass without a delay; remove the key");
-    if (c->master_kind == SL_MASTER_NONE)
-        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOTSUP,
-                            "optimizer.master none is not available in training; use split, which "
-                            "takes 2 bytes per parameter and is exact");
-    if (c->gradient_dtype != c->precision)
-        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOTSUP,
-                            "data_types.grad_accum_dtype: gradients are accumulated in fp32 and "
-                            "stored as %s with this precision; remove the key",
-                            sl_dtype_name(c->precision));
-    return 0;
-}
-
 static uint64_t choose_sub_group(const struct sl_session *s)
 {
     uint64_t chosen = s->model.param_elements / SUB_GROUPS_WANTED;
@@ -156,6 +138,14 @@ static uint32_t choose_buffers(const struct sl_config *c)
     return (uint32_t)buffers;
 }
 
+static uint64_t largest_layer(const struct sl_model *model)
+{
+    uint64_t largest = 1;
+    for (uint32_t unit = 1; unit <= model->layers; unit++)
+        largest = sl_max_u64(largest, model->unit_elements[unit]);
+    return largest;
+}
+
 static void fill_engine(struct sl_session *s, const struct sl_session_options *o)
 {
     const struct sl_config *c = &s->config;
@@ -170,7 +160,7 @@ static void fill_engine(struct sl_session *s, const struct sl_session_options *o
                  .recompute = c->activation_checkpointing,
                  .sub_group_elements = choose_sub_group(s),
                  .optimizer_buffers = choose_buffers(c),
-                 .prefetch = c->prefetch_layers ? (uint32_t)c->prefetch_layers : 1,
+                 .prefetch = sl_config_prefetch_layers(c, largest_layer(&s->model)),
                  .tile_bytes = tile_bytes(s),
                  .hyper = c->optimizer,
                  .moment_kind = c->moment_kind,
@@ -224,8 +214,6 @@ int sl_session_open(struct sl_session *s, const struct sl_session_options *o,
         };
         result = sl_config_load(&s->config, &inputs, &s->report, error);
     }
-    if (!result)
-        result = refuse_what_is_not_there(&s->config, error);
     if (!result)
         result = freeze(s, error);
     if (!result)

@@ -21,6 +21,7 @@
 #include "base/size.h"
 #include "engine/process_memory.h"
 #include "engine/run_log.h"
+#include "engine/run_profile.h"
 #include "engine/state.h"
 
 #define CONTEXTS 3 /* two in flight and one being filled */
@@ -36,8 +37,8 @@ struct trainer {
     struct sl_loss_scaler scaler; /* cpu lane while steps are in flight */
     struct sl_error scaler_error;
     struct sl_dataset_state data; /* behind the last submitted step */
-    uint64_t step, submitted; /* finished, queued */
-    uint64_t applied;         /* updates decided on: the schedule's index */
+    uint64_t step, submitted;     /* finished, queued */
+    uint64_t applied;             /* updates decided on: the schedule's index */
     double lr[CONTEXTS];
     double best_loss, eval_loss;
     char best[SL_CHECKPOINT_PATH_BYTES], last[SL_CHECKPOINT_PATH_BYTES];
@@ -331,6 +332,8 @@ static int after_step(struct trainer *t, struct sl_progress *p, bool last, struc
     }
     if (!result)
         result = sl_run_log_step(t->log, p, error);
+    if (!result)
+        result = sl_run_profile_step(c, &t->engine.sp.options, p, t->o->session.log, error);
     if (!result && t->o->progress)
         t->o->progress(t->o->user, p);
     return result;

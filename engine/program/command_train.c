@@ -43,7 +43,8 @@ static void on_interrupt(int number)
 
 static void show_plan(void *user, const struct sl_engine *engine, const struct sl_session *session)
 {
-    (void)user;
+    struct progress_line *line = user;
+    line->every = session->config.print_steps;
     for (size_t i = 0; i < session->report.warnings.count; i++)
         fprintf(stderr, "warning: %s\n", session->report.warnings.line[i]);
     for (size_t i = 0; i < session->report.notes.count; i++)

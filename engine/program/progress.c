@@ -32,6 +32,9 @@ void progress_show(void *user, const struct sl_progress *p)
 {
     struct progress_line *line = user;
     char eta[24], lanes[160];
+    bool due = line->every && (p->step % line->every == 0 || p->step == p->steps);
+    if (!line->terminal && !due && !p->skipped && !p->evaluated && !p->saved)
+        return;
     format_time(p->eta_seconds, eta);
     format_lanes(p, lanes, sizeof(lanes));
     if (line->terminal)

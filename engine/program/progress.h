@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The progress line: rewritten in place on a terminal, a line per step elsewhere. */
+/* The progress line: rewritten in place on a terminal, lines elsewhere. */
 #ifndef SLUICE_ENGINE_PROGRAM_PROGRESS_H
 #define SLUICE_ENGINE_PROGRAM_PROGRESS_H
 
@@ -9,7 +9,8 @@
 
 struct progress_line {
     bool terminal;
-    bool open; /* the cursor stands behind an unfinished line */
+    uint64_t every; /* off a terminal: a line every so many steps, and where something happened */
+    bool open;      /* the cursor stands behind an unfinished line */
 };
 
 /* A struct sl_trainer_options.progress; user is the line. */

@@ -163,6 +163,62 @@ static void accepted_configs_train_where_they_say(void **state)
     }
 }
 
+static size_t read_text(const char *path, char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "r");
+    if (!file)
+        fail_msg("%s is missing", path);
+    size_t got = fread(text, 1, bytes - 1, file);
+    text[got] = 0;
+    fclose(file);
+    return got;
+}
+
+/* The blocks that ask for files get them. */
+static void monitors_and_profile_are_written(void **state)
+{
+    (void)state;
+    char data[400], out[400], path[800], profile[600], text[4096];
+    snprintf(data, sizeof(data), "%s/data.txt", folder);
+    snprintf(out, sizeof(out), "%s/reports", folder);
+    snprintf(profile, sizeof(profile), "flops_profiler.output_file=%s/profile.txt", folder);
+    const char *const files[] = {data};
+    const char *const sets[] = {"train.steps=3",
+                                "train.sequence_length=8",
+                                "csv_monitor.enabled=true",
+                                "csv_monitor.job_name=job",
+                                "flops_profiler.enabled=true",
+                                "flops_profiler.profile_step=2",
+                                profile};
+    struct sl_trainer_options options = {
+        .session = {.model = "tiny",
+                    .sets = sets,
+                    .set_count = sizeof(sets) / sizeof(sets[0]),
+                    .data = files,
+                    .data_count = 1,
+                    .device = "host"},
+        .out = out,
+    };
+    struct sl_error error = {0};
+    if (sl_train(&options, NULL, &error))
+        fail_msg("%s", error.message);
+    snprintf(path, sizeof(path), "%s/csv_monitor/job/Train_Samples_train_loss.csv", out);
+    read_text(path, text, sizeof(text));
+    unsigned long long step;
+    double loss;
+    assert_true(strncmp(text, "step,train_loss\n", 16) == 0);
+    int lines = 0;
+    for (const char *at = text + 16; *at; at = strchr(at, '\n') + 1, lines++) {
+        assert_int_equal(sscanf(at, "%llu,%lf", &step, &loss), 2);
+        assert_int_equal(step, lines + 1);
+    }
+    assert_int_equal(lines, 3);
+    snprintf(path, sizeof(path), "%s/profile.txt", folder);
+    read_text(path, text, sizeof(text));
+    assert_non_null(strstr(text, "Flops profile of step 2: 1 x 8 tokens"));
+    assert_non_null(strstr(text, "step latency"));
+}
+
 /* A refused configuration leaves nothing behind. */
 static void refused_configs_create_nothing(void **state)
 {
@@ -195,6 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepted_configs_train_where_they_say),
+        cmocka_unit_test(monitors_and_profile_are_written),
         cmocka_unit_test(refused_configs_create_nothing),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
