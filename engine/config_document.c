@@ -23,7 +23,7 @@ static const char intro[] =
     "  instead). `sluice config FILE` prints the answers.\n"
     "- A key that does not exist is refused with its nearest neighbour. Unknown keys at the top "
     "level, far from any known\n"
-    "  one, are ignored with a warning, as DeepSpeed ignores them silently.\n"
+    "  one, and in the blocks where DeepSpeed ignores them silently, are ignored with a warning.\n"
     "- All problems are listed at once. A refused configuration leaves nothing created or "
     "written.\n"
     "- `\"auto\"` takes the value of Sluice's own key (`train.*`), or comes from the model, or is "

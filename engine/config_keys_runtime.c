@@ -69,6 +69,8 @@ static const struct sl_key runtime_keys[] = {
               "GPUDirect Storage is not used: data passes through pinned host memory",
               .flags = SL_KEY_WARN, .harmless = "false"),
     HONORED(AC "cpu_checkpointing", SL_KEY_BOOL, "false", "layer inputs lie in host memory"),
+    RENAMED(AC "enabled", "train.activation_checkpointing",
+            "not DeepSpeed's, which ignores it; here it is what it says"),
     NO_EFFECT(AC "partition_activations", SL_KEY_BOOL, "false", ONE_GPU),
     NO_EFFECT(AC "contiguous_memory_optimization", SL_KEY_BOOL, "false",
               "activations lie in one arena anyway"),

@@ -200,16 +200,24 @@ static json_t *count_json(uint64_t count)
     return json_integer((json_int_t)sl_min_u64(count, INT64_MAX));
 }
 
+/* The decimal that a float was written as: 0.9, not 0.899999976. */
+static double as_written(float value)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "%.7g", (double)value);
+    return strtod(text, NULL);
+}
+
 static json_t *optimizer_json(const struct sl_config *config)
 {
     const struct sl_optim_hyper *hyper = &config->optimizer;
     return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:b, s:b, s:s, s:s}", "type",
                      optimizer_name(hyper->kind), "lr", config->schedule.base_lr, "beta1",
-                     (double)hyper->beta1, "beta2", (double)hyper->beta2, "eps", (double)hyper->eps,
-                     "weight_decay", (double)hyper->weight_decay, "momentum",
-                     (double)hyper->momentum, "nesterov", hyper->nesterov, "bias_correction",
-                     hyper->bias_correction, "master", master_name(config->master_kind), "moments",
-                     moment_name(config->moment_kind));
+                     as_written(hyper->beta1), "beta2", as_written(hyper->beta2), "eps",
+                     as_written(hyper->eps), "weight_decay", as_written(hyper->weight_decay),
+                     "momentum", as_written(hyper->momentum), "nesterov", hyper->nesterov,
+                     "bias_correction", hyper->bias_correction, "master",
+                     master_name(config->master_kind), "moments", moment_name(config->moment_kind));
 }
 
 static json_t *limits_json(const struct sl_config *config)

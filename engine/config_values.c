@@ -288,6 +288,19 @@ static bool is_auto(const struct sl_key *key, const struct sl_node *node)
            (!other || (key->flags & SL_KEY_AUTO));
 }
 
+/* Accelerate's files quote freely: 'true' and '3' mean what they say. */
+static const struct sl_node *unquote(const struct place *place, const struct sl_key *key,
+                                     const struct sl_node *node, struct sl_node *plain)
+{
+    bool scalar =
+        key->type == SL_KEY_BOOL || key->type == SL_KEY_COUNT || key->type == SL_KEY_NUMBER;
+    if (!place->accelerate || !scalar || node->kind != SL_NODE_STRING)
+        return node;
+    *plain = *node;
+    sl_node_from_word(plain, node->text, true);
+    return plain;
+}
+
 static void store(const struct place *place, const struct sl_key *given, const char *target_path,
                   const struct sl_node *node)
 {
@@ -299,7 +312,8 @@ static void store(const struct place *place, const struct sl_key *given, const c
                              .source = source_of(place, node)};
     if (node->kind == SL_NODE_NULL && place->path)
         return; /* null: as if the key were not there */
-    struct sl_node device;
+    struct sl_node device, plain;
+    node = unquote(place, value.key, node, &plain);
     if (old_offload(given, node, &device)) {
         if (!node->boolean)
             return;
@@ -309,7 +323,7 @@ static void store(const struct place *place, const struct sl_key *given, const c
         value.given_as = given->path;
     if (is_auto(value.key, node)) {
         value.state = SL_VALUE_AUTO;
-    } else if (!read_typed(&context->tree, &value, node, !place->path)) {
+    } else if (!read_typed(&context->tree, &value, node, !place->path || place->accelerate)) {
         char meant[200];
         describe(value.key, meant, sizeof(meant));
         sl_config_problem(context, "%s: %s %s: %s is meant%s%s", value.source, given->path,
@@ -344,15 +358,30 @@ static void store(const struct place *place, const struct sl_key *given, const c
     *slot = value;
 }
 
+/* Places where DeepSpeed ignores what it does not know, and configurations in use have some. */
+static bool is_loose(const struct place *place, const char *path)
+{
+    static const char *const blocks[] = {"activation_checkpointing.", "aio.", "checkpoint.",
+                                         "data_types.", "flops_profiler."};
+    for (size_t i = 0; !place->accelerate && i < sizeof(blocks) / sizeof(blocks[0]); i++)
+        if (strncmp(path, blocks[i], strlen(blocks[i])) == 0)
+            return place->path != NULL;
+    return place->path && !strchr(path, '.');
+}
+
 static void unknown(const struct place *place, const char *path, const struct sl_node *node)
 {
     struct sl_config_context *context = place->context;
     char nearest[SL_KEY_PATH_BYTES];
     bool near = sl_key_nearest(path, place->accelerate, nearest);
+    bool loose = is_loose(place, path);
+    const char *dot = strchr(path, '.');
+    if (loose && dot) /* the same word in another block is no misspelling here */
+        near = near && strncmp(nearest, path, (size_t)(dot - path + 1)) == 0;
     const char *source = source_of(place, node);
     if (near)
         sl_config_problem(context, "%s: %s is not a key; did you mean %s?", source, path, nearest);
-    else if (place->path && !strchr(path, '.'))
+    else if (loose)
         sl_config_warn(context, "%s: %s is not a key of DeepSpeed or of Sluice, and is ignored",
                        source, path);
     else

@@ -30,7 +30,7 @@ static int overflow_step(struct sl_loss_scaler *scaler, struct sl_error *error)
                          "step %llu: the gradients overflow with the loss scale already at its "
                          "minimum %g (fp16.min_loss_scale); the run has diverged: lower the "
                          "learning rate, or train in bf16",
-                         (unsigned long long)scaler->steps, options->min);
+                         (unsigned long long)scaler->steps + 1, options->min);
     else if (options->dynamic)
         scaler->scale = fmax(scaler->scale / 2, options->min);
     scaler->last_overflow = (int64_t)scaler->steps;
@@ -42,7 +42,7 @@ static int overflow_step(struct sl_loss_scaler *scaler, struct sl_error *error)
             "step %llu: %u steps in a row were skipped because a gradient was infinite or NaN "
             "(train.skipped_steps_max %u), the loss scale is %g: lower the learning rate, check "
             "the data, or lower fp16.initial_scale_power",
-            (unsigned long long)scaler->steps, scaler->skipped_in_row, options->skipped_max,
+            (unsigned long long)scaler->steps + 1, scaler->skipped_in_row, options->skipped_max,
             scaler->scale);
     return result;
 }

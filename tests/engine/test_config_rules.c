@@ -224,6 +224,21 @@ static void wrong_types_say_what_is_meant(void **state)
         expect_refused(".json", table[i][0], table[i][1]);
 }
 
+/* What DeepSpeed ignores is ignored, with a line; a misspelt key is refused even there. */
+static void unknown_keys_of_loose_blocks_are_ignored(void **state)
+{
+    (void)state;
+    expect_accepted(".json", "{\"min_lr\": 5e-7, \"distributed\": {\"init_method\": \"env://\"}, "
+                             "\"activation_checkpointing\": {\"enabled\": false, \"colour\": 1}}");
+    assert_false(loaded.config.activation_checkpointing);
+    assert_int_equal(loaded.report.warnings.count, 3);
+    loaded_finish(&loaded);
+    expect_refused(".json", "{\"aio\": {\"blok_size\": 4096}}", "did you mean aio.block_size?");
+    expect_refused(".json", "{\" zero_optimization\": {\"stage\": 2}}",
+                   "did you mean zero_optimization?");
+    expect_refused(".json", "{\"fp16\": {\"colour\": 1}}", "fp16.colour is not a key; remove it");
+}
+
 /* --- placement --- */
 
 static void expect_fractions(enum sl_config_kind kind, double device, double host, double nvme)
@@ -399,6 +414,15 @@ static void accelerate_keys_are_translated(void **state)
                            "deepspeed_config.deepspeed_config_file \"nowhere.json\" is missing; "
                            "tried nowhere.json and "));
     loaded_finish(&loaded);
+    expect_accepted(".yaml", "distributed_type: DEEPSPEED\nmixed_precision: no\ndowncast_bf16: no\n"
+                             "gpu_ids: 0\nmain_process_port: '29500'\ndeepspeed_config:\n"
+                             "  zero_stage: '3'\n  zero3_init_flag: 'false'\n"
+                             "  offload_param_device: none\n");
+    assert_int_equal(loaded.config.precision, SL_F32);
+    expect_fractions(SL_CONFIG_WEIGHTS, 1, 0, 0);
+    loaded_finish(&loaded);
+    expect_refused(".yaml", "deepspeed_config:\n  zero_stage: 'two'\n",
+                   "zero_stage \"two\": a whole number");
     expect_refused(".yaml", "distributed_type: MEGATRON_LM\nmegatron_lm_config: {a: 1}\n",
                    "distributed_type MEGATRON_LM is not read, only DEEPSPEED");
     expect_refused(".yaml", "deepspeed_config:\n  zero_stgae: 3\n",
@@ -472,6 +496,7 @@ int main(void)
         cmocka_unit_test(precision_over_all_combinations),
         cmocka_unit_test(contradictions_are_listed_all_at_once),
         cmocka_unit_test(wrong_types_say_what_is_meant),
+        cmocka_unit_test(unknown_keys_of_loose_blocks_are_ignored),
         cmocka_unit_test(offload_blocks_become_fractions),
         cmocka_unit_test(own_shares_win_and_sum_to_one),
         cmocka_unit_test(missing_folders_are_named_and_not_made),
