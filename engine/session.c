@@ -210,7 +210,7 @@ int sl_session_open(struct sl_session *s, const struct sl_session_options *o,
             .set_count = o->set_count,
             .model = {s->model.hidden, s->model.layers, s->model.param_elements,
                       s->model.positions_max},
-            .check_paths = true,
+            .check_paths = !o->no_paths,
         };
         result = sl_config_load(&s->config, &inputs, &s->report, error);
     }

@@ -21,6 +21,7 @@ struct sl_session_options {
     size_t set_count;
     const char *const *data; /* files; may be empty where no data is needed */
     size_t data_count;
+    bool no_paths;      /* simulation: NVMe folders need not exist here */
     const char *device; /* NULL: auto */
     const struct sl_log *log;
 };

@@ -10,9 +10,11 @@ static const struct {
 } commands[] = {
     {"train", "train or fine-tune a model", command_train},
     {"plan", "what a run needs and moves, before it starts", command_plan},
+    {"simulate", "the same plan on other hardware, under a virtual clock", command_simulate},
     {"config", "what becomes of each key of a configuration", command_config},
     {"inspect", "what a checkpoint holds, and its hash", command_inspect},
     {"doctor", "what this machine offers", command_doctor},
+    {"tune", "measure a disk and print its settings", command_tune},
 };
 
 static void print_help(FILE *file)

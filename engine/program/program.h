@@ -47,6 +47,8 @@ int command_config(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_inspect(int argc, char **argv);
 int command_plan(int argc, char **argv);
+int command_simulate(int argc, char **argv);
 int command_train(int argc, char **argv);
+int command_tune(int argc, char **argv);
 
 #endif
