@@ -249,6 +249,21 @@ static void resolve_paths(struct sl_config_context *context)
                               sl_config_kind_name((enum sl_config_kind)kind));
 }
 
+/* A GPU updates what lies beside the optimizer state, so such pieces stay on it whole. */
+static void warn_of_device_updates(struct sl_config_context *context)
+{
+    const struct sl_config_placement *optimizer = &context->config->placement[SL_CONFIG_OPTIMIZER];
+    const struct sl_config_placement *weights = &context->config->placement[SL_CONFIG_WEIGHTS];
+    double updated = optimizer->fraction[SL_CONFIG_DEVICE];
+    if (optimizer->given && weights->given && updated > weights->fraction[SL_CONFIG_DEVICE] + 1e-9)
+        sl_config_warn(
+            context,
+            "placement: %.4g%% of the optimizer state is on the device, and on a GPU the "
+            "weights and gradients that it updates stay beside it; for weights elsewhere "
+            "put the optimizer state on host or nvme",
+            100 * updated);
+}
+
 void sl_resolve_placement(struct sl_config_context *context)
 {
     struct sl_config *config = context->config;
@@ -263,6 +278,7 @@ void sl_resolve_placement(struct sl_config_context *context)
         own_placement(context, (enum sl_config_kind)kind);
         resolve_text(context, (enum sl_config_kind)kind);
     }
+    warn_of_device_updates(context);
     if (!config->activation_checkpointing &&
         config->placement[SL_CONFIG_ACTIVATIONS].fraction[SL_CONFIG_DEVICE] < 1 &&
         config->placement[SL_CONFIG_ACTIVATIONS].given)

@@ -290,6 +290,10 @@ static void own_shares_win_and_sum_to_one(void **state)
     assert_int_equal(loaded.config.nvme.path_count, 2);
     assert_string_equal(loaded.config.nvme.paths[1], "/b");
     loaded_finish(&loaded);
+    LOAD(&loaded, NULL, "placement.optimizer=device", "placement.weights=host");
+    assert_int_equal(loaded.result, 0);
+    assert_true(lines_contain(&loaded.report.warnings, "100% of the optimizer state"));
+    loaded_finish(&loaded);
     LOAD(&loaded, NULL, "placement.optimizer.host=0.6", "placement.optimizer.device=0.3");
     assert_int_equal(loaded.result, -EINVAL);
     assert_non_null(strstr(loaded.error.message, "sum to 0.9"));
