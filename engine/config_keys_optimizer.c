@@ -37,6 +37,7 @@ static const struct sl_key optimizer_keys[] = {
                 .harmless = "0"),
     UNSUPPORTED("optimizer.params.muon_lr", SL_KEY_NUMBER, "", MUON, .flags = SL_KEY_AUTO),
     UNSUPPORTED("optimizer.params.adam_lr", SL_KEY_NUMBER, "", MUON, .flags = SL_KEY_AUTO),
+    UNSUPPORTED("optimizer.params.per_head_muon", SL_KEY_BOOL, "false", MUON, .harmless = "false"),
     UNSUPPORTED("optimizer.params.ns_method", SL_KEY_STRING, "", MUON),
     UNSUPPORTED("optimizer.params.freeze_step", SL_KEY_COUNT, "",
                 "1-bit optimizers save traffic between GPUs; use AdamW"),

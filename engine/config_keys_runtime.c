@@ -19,6 +19,7 @@ static const struct sl_key precision_keys[] = {
             .max = 1e30),
     NO_EFFECT("fp16.auto_cast", SL_KEY_BOOL, "false",
               "inputs are token ids, there is nothing to cast"),
+    NO_EFFECT("fp16.fused_mode", SL_KEY_BOOL, "true", "the update is always one fused pass"),
     UNSUPPORTED("fp16.fp16_master_weights_and_grads", SL_KEY_BOOL, "false",
                 "fp16 keeps an fp32 master; to save memory use bf16 with optimizer.master split",
                 .harmless = "false"),
