@@ -209,11 +209,27 @@ static void warmup_steps(struct sl_config_context *context)
     config->schedule.warmup_log = !sl_value_is(context, P "warmup_type", "linear");
 }
 
+/* A number in the file against one of the trainer's own keys, as Hugging Face compares them. Where
+ * both are on the command line the user has just written the two side by side: a warning. */
+static void must_agree(struct sl_config_context *context, const char *path, const char *own_path)
+{
+    const struct sl_value *value = sl_value(context, path), *own = sl_value(context, own_path);
+    char a[32], b[32];
+    if (!sl_value_given(value) || !sl_value_given(own) || value->number == own->number)
+        return;
+    void (*say)(struct sl_config_context *, const char *, ...) =
+        value->from == SL_CONFIG_FROM_SET ? sl_config_warn : sl_config_problem;
+    say(context,
+        "%s %s (%s) and %s %s (%s) contradict each other; change one, or write \"auto\" in the "
+        "file",
+        path, sl_number_text(value->number, a), value->source, own_path,
+        sl_number_text(own->number, b), own->source);
+}
+
 static void total_steps(struct sl_config_context *context)
 {
     struct sl_config *config = context->config;
     const struct sl_value *value = sl_value(context, P "total_num_steps");
-    char a[32];
     if (value->state == SL_VALUE_ABSENT)
         sl_config_problem(context, P "total_num_steps is required by %s; give it, or \"auto\"",
                           sl_schedule_name(config->schedule.kind));
@@ -222,12 +238,8 @@ static void total_steps(struct sl_config_context *context)
         return;
     }
     config->schedule.total_steps = (uint64_t)value->number;
-    if (config->steps && config->steps != config->schedule.total_steps)
-        sl_config_warn(context,
-                       P "total_num_steps %s (%s), but the run makes %llu steps; write "
-                         "\"auto\" to fit the schedule to the run",
-                       sl_number_text(value->number, a), value->source,
-                       (unsigned long long)config->steps);
+    if (config->steps)
+        must_agree(context, P "total_num_steps", "train.steps");
 }
 
 static void one_cycle(struct sl_config_context *context)
@@ -282,6 +294,7 @@ static void deepspeed_schedule(struct sl_config_context *context)
         bool is_auto = sl_value(context, P "warmup_max_lr")->state == SL_VALUE_AUTO;
         s->warmup_max_lr =
             number(context, P "warmup_max_lr", decay && !is_auto ? 1e-3 : s->base_lr);
+        must_agree(context, P "warmup_max_lr", "train.learning_rate");
         if (decay)
             total_steps(context);
         break;

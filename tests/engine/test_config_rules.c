@@ -366,7 +366,8 @@ static void the_run_s_length_reaches_the_schedule(void **state)
     assert_int_equal(loaded.result, 0);
     assert_int_equal(loaded.config.schedule.total_steps, 1000);
     assert_true(loaded.config.schedule.warmup_max_lr == 1e-3);
-    assert_true(lines_contain(&loaded.report.warnings, "the run makes 3 steps"));
+    assert_true(lines_contain(&loaded.report.warnings,
+                              "scheduler.params.total_num_steps 1000 (--set) and train.steps 3"));
     loaded_finish(&loaded);
 }
 
@@ -397,6 +398,28 @@ static void bounds_limit_what_is_fetched_ahead(void **state)
     LOAD(&loaded, NULL);
     assert_int_equal(sl_config_prefetch_layers(&loaded.config, 0), 1);
     loaded_finish(&loaded);
+}
+
+static void schedules_must_agree_with_the_arguments(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 100, "
+        "\"warmup_num_steps\": 10, \"warmup_max_lr\": 1e-3}}}";
+    const char *path = temporary_file(".json", text, strlen(text));
+    LOAD(&loaded, path, "train.steps=50", "train.warmup_steps=5", "train.learning_rate=2e-3");
+    assert_int_equal(loaded.result, -EINVAL);
+    assert_int_equal(loaded.report.problems.count, 3);
+    loaded_finish(&loaded);
+    LOAD(&loaded, path, "train.steps=50", "scheduler.params.total_num_steps=auto");
+    assert_int_equal(loaded.result, 0);
+    assert_int_equal(loaded.config.schedule.total_steps, 50);
+    loaded_finish(&loaded);
+    LOAD(&loaded, path); /* the run's length comes from the data */
+    assert_int_equal(loaded.result, 0);
+    assert_int_equal(loaded.config.schedule.total_steps, 100);
+    loaded_finish(&loaded);
+    unlink(path);
 }
 
 /* --- Accelerate --- */
@@ -506,6 +529,7 @@ int main(void)
         cmocka_unit_test(missing_folders_are_named_and_not_made),
         cmocka_unit_test(sets_override_the_file),
         cmocka_unit_test(the_run_s_length_reaches_the_schedule),
+        cmocka_unit_test(schedules_must_agree_with_the_arguments),
         cmocka_unit_test(bounds_limit_what_is_fetched_ahead),
         cmocka_unit_test(accelerate_keys_are_translated),
         cmocka_unit_test(yaml_and_its_json_must_agree),
