@@ -192,21 +192,25 @@ void sl_resolve_precision(struct sl_config_context *context)
 static void batch_refused(struct sl_config_context *context, uint64_t batch, uint64_t micro,
                           uint64_t accumulation)
 {
-    if (micro && accumulation)
-        sl_config_problem(
-            context,
-            "train_batch_size %llu is not train_micro_batch_size_per_gpu %llu x "
-            "gradient_accumulation_steps %llu = %llu on one GPU; leave one of the three "
-            "out",
-            (unsigned long long)batch, (unsigned long long)micro, (unsigned long long)accumulation,
-            (unsigned long long)(micro * accumulation));
-    else
+    unsigned long long b = batch, m = micro, a = accumulation;
+    if (micro && accumulation && batch % (micro * accumulation) == 0)
         sl_config_problem(context,
-                          "train_batch_size %llu is not a multiple of %s %llu; change one of "
-                          "the two",
-                          (unsigned long long)batch,
-                          micro ? "train_micro_batch_size_per_gpu" : "gradient_accumulation_steps",
-                          (unsigned long long)(micro ? micro : accumulation));
+                          "train_batch_size %llu is train_micro_batch_size_per_gpu %llu x "
+                          "gradient_accumulation_steps %llu on %llu GPUs, and one GPU runs: write "
+                          "gradient_accumulation_steps %llu for the same batch, or leave "
+                          "train_batch_size out",
+                          b, m, a, b / (m * a), b / m);
+    else if (micro && accumulation)
+        sl_config_problem(context,
+                          "train_batch_size %llu is not train_micro_batch_size_per_gpu %llu x "
+                          "gradient_accumulation_steps %llu = %llu on one GPU; leave one of the "
+                          "three out",
+                          b, m, a, m * a);
+    else
+        sl_config_problem(
+            context, "train_batch_size %llu is not a multiple of %s %llu; change one of the two", b,
+            micro ? "train_micro_batch_size_per_gpu" : "gradient_accumulation_steps",
+            micro ? m : a);
 }
 
 /* Fill what is 0 from the others; false: they do not agree. */

@@ -57,7 +57,9 @@ static enum sl_optim_kind resolve_kind(struct sl_config_context *context)
 {
     const struct sl_value *type = sl_value(context, "optimizer.type");
     if (!sl_value_given(type)) {
-        sl_config_note(context, "optimizer: AdamW with its defaults; there is no optimizer block");
+        if (context->report->problems.count == 0) /* or a type was there, and refused */
+            sl_config_note(context,
+                           "optimizer: AdamW with its defaults; there is no optimizer block");
         sl_value_resolve(context, "optimizer.type", "AdamW");
         return SL_OPTIM_ADAMW;
     }

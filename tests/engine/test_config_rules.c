@@ -194,6 +194,9 @@ static void wrong_types_say_what_is_meant(void **state)
         {"{\"train_batch_size\": 2.5}", "train_batch_size 2.5: a whole number"},
         {"{\"train_batch_size\": -1}", "train_batch_size -1: a whole number from 1"},
         {"{\"train_batch_size\": 0}", "train_batch_size 0: a whole number from 1"},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4, "
+         "\"gradient_accumulation_steps\": 2}",
+         "on 4 GPUs, and one GPU runs: write gradient_accumulation_steps 8"},
         {"{\"fp16\": true}", "fp16 true: an object is meant"},
         {"{\"fp16\": {\"enabled\": 1}}", "fp16.enabled 1: true or false is meant"},
         {"{\"fp16\": {\"enabled\": {}}}", "fp16.enabled an object: true or false is meant"},
