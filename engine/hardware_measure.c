@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "base/clock.h"
 #include "base/size.h"
@@ -399,6 +400,23 @@ static double drive_pass(struct drive *drive, bool write, bool mixed)
     return drive->result ? drive->result : (double)(sl_clock_ns() - start_ns) * 1e-9;
 }
 
+/* Free bytes on the paths; two paths of one file system count once. */
+static double room(const struct sl_measure_options *options)
+{
+    double bytes = 0;
+    unsigned long seen[SL_SWAP_PATHS_MAX];
+    for (size_t i = 0; i < options->nvme_path_count && i < SL_SWAP_PATHS_MAX; i++) {
+        struct statvfs system;
+        bool known = statvfs(options->nvme_paths[i], &system) != 0;
+        seen[i] = known ? 0 : system.f_fsid;
+        for (size_t j = 0; j < i && !known; j++)
+            known = seen[j] == seen[i];
+        if (!known)
+            bytes += (double)system.f_bavail * (double)system.f_frsize;
+    }
+    return bytes;
+}
+
 static int measure_drive(struct measure *m)
 {
     struct sl_hardware *h = &m->out->hardware;
@@ -446,7 +464,7 @@ static int measure_drive(struct measure *m)
     set(m, &h->nvme_mixed_bytes_per_second, bytes / seconds[2], "read and written in turns, %s",
         how);
     set(m, &h->nvme_op_seconds, seconds[3], "a read of 4 KiB");
-    set(m, &h->nvme_bytes, bytes, "the size of the test file; the room on the drive is not asked");
+    set(m, &h->nvme_bytes, room(m->options), "free on the file systems of the paths");
     return 0;
 }
 

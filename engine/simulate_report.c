@@ -10,6 +10,7 @@
 #include "base/size.h"
 #include "engine/placement.h"
 #include "offload/simulate_ranks.h"
+#include "offload/trace.h"
 
 #define BUDGET_SHARE 0.9
 #define DAY_SECONDS 86400.0
@@ -91,9 +92,15 @@ static int simulate(struct sl_report *out, const struct sl_step_plan *sp,
                                                .hardware = &hardware,
                                                .segments = segments,
                                                .segment_count = 4,
-                                               .measured = 1,
-                                               .trace = options->trace};
-    int result = sl_simulate(&out->simulation, &simulation, error);
+                                               .measured = 1};
+    int result = 0;
+    if (options->trace_path)
+        result = sl_trace_create(&simulation.trace, 4 * plan->op_count, error);
+    if (!result)
+        result = sl_simulate(&out->simulation, &simulation, error);
+    if (!result && simulation.trace)
+        result = sl_trace_write(simulation.trace, plan, options->trace_path, error);
+    sl_trace_destroy(simulation.trace);
     if (result)
         return result;
     const struct sl_simulation *s = &out->simulation;
@@ -170,10 +177,17 @@ static int fit_attempt(void *user, const struct sl_placement *placement,
     int result = sl_step_plan_build(&sp, &fit->step, error);
     if (result)
         return result;
+    struct sl_plan shared = {0};
+    const struct sl_plan *plan = &sp.plan;
+    if (fit->options->ranks > 1) {
+        result = sl_plan_for_ranks(&shared, plan, fit->options->ranks, error);
+        plan = &shared;
+    }
     for (int tier = 0; tier < SL_TIER_COUNT; tier++)
-        total[tier] = sp.plan.tier_bytes[tier] + fit->options->extra_bytes[tier];
+        total[tier] = plan->tier_bytes[tier] + fit->options->extra_bytes[tier];
+    sl_plan_finish(&shared);
     sl_step_plan_finish(&sp);
-    return 0;
+    return result;
 }
 
 static void describe(char change[256], const struct sl_step_options *from,

@@ -11,14 +11,13 @@
 #include "base/error.h"
 #include "engine/step_plan.h"
 #include "offload/simulate.h"
-#include "offload/trace.h"
 
 struct sl_report_options {
     const struct sl_hardware *hardware;
     uint32_t ranks;                       /* data-parallel; 0 or 1: one */
     uint64_t budget_bytes[SL_TIER_COUNT]; /* 0: what the hardware has */
     uint64_t extra_bytes[SL_TIER_COUNT];  /* held outside of the plan: context, process */
-    struct sl_trace *trace;               /* of the simulated steps; NULL: none */
+    const char *trace_path;               /* NULL: no trace of the simulated steps */
 };
 
 struct sl_report {
@@ -60,6 +59,7 @@ struct sl_fit_options {
     const struct sl_step_options *step;
     bool placement_free[SL_PLACED_COUNT];
     bool batch_free;
+    uint32_t ranks; /* 0 or 1: one; budgets are one rank's */
     uint64_t budget_bytes[SL_TIER_COUNT], extra_bytes[SL_TIER_COUNT];
 };
 int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],

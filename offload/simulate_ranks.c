@@ -104,6 +104,22 @@ static void add_move(struct ranks *r, const struct sl_op *op)
     }
 }
 
+/* A gradient that stays on the device is that of all ranks: reduced and gathered in place. */
+static void reduce_in_place(struct ranks *r, const struct sl_op *op)
+{
+    uint32_t slot = sl_plan_op_slot(r->plan, op, true, 0);
+    if (r->count == 1 || slot == SL_PLAN_NONE || r->plan->slots[slot].tier != SL_TIER_DEVICE ||
+        !r->plan->slots[slot].persistent)
+        return;
+    struct sl_op_desc desc = describe(op);
+    desc.kind = SL_OP_COLLECTIVE;
+    desc.lane = SL_LANE_NET;
+    desc.bytes = 2 * (r->plan->slots[slot].bytes / r->count * (r->count - 1));
+    sl_plan_op(r->out, desc);
+    sl_plan_reads(r->out, r->slots[slot]);
+    sl_plan_writes(r->out, r->slots[slot]);
+}
+
 static void add_op(struct ranks *r, const struct sl_op *op)
 {
     if (op->kind == SL_OP_UPLOAD || op->kind == SL_OP_DOWNLOAD || op->kind == SL_OP_FETCH ||
@@ -122,6 +138,8 @@ static void add_op(struct ranks *r, const struct sl_op *op)
         else
             sl_plan_reads(r->out, r->slots[access.slot]);
     }
+    if (op->kind == SL_OP_GRADIENT)
+        reduce_in_place(r, op);
 }
 
 int sl_plan_for_ranks(struct sl_plan *out, const struct sl_plan *plan, uint32_t ranks,

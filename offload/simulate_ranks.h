@@ -6,8 +6,8 @@
  *     gradients   are reduced and scattered over the network, 1/N goes down
  *     optimizer   1/N is read, updated and written
  *
- * State that lies on the device stays whole there (replicated); activations and inputs are each
- * rank's own.
+ * State that lies on the device stays whole there (replicated, its gradients reduced on every
+ * rank); activations and inputs are each rank's own.
  */
 #ifndef SLUICE_OFFLOAD_SIMULATE_RANKS_H
 #define SLUICE_OFFLOAD_SIMULATE_RANKS_H

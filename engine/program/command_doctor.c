@@ -4,18 +4,57 @@
 #include <string.h>
 
 #include "engine/doctor.h"
+#include "engine/hardware_measure.h"
 #include "engine/program/program.h"
 
 static const char usage[] =
-    "usage: sluice doctor [--json] [PATH...]\n"
+    "usage: sluice doctor [--json] [--measure FILE [--device NAME]] [PATH...]\n"
     "\n"
     "Looks at the machine: processor, memory, io_uring, CUDA, libraries, and the folders PATH for\n"
-    "swap files. Exit code 1 where something stands in the way.\n";
+    "swap files. Exit code 1 where something stands in the way.\n"
+    "\n"
+    "  --measure FILE   measure this machine, with swap files in PATH, and write a profile for\n"
+    "                   sluice simulate --hardware FILE. Takes some seconds; let nothing else "
+    "run.\n";
+
+static int measure(const char *file, const char *device_name, const struct sl_doctor_options *paths)
+{
+    struct sl_error error = {0};
+    struct sl_workers *workers = NULL;
+    struct sl_device *device = NULL;
+    struct sl_measured *measured = calloc(1, sizeof(*measured));
+    struct sl_workers_options pool = {.log = &program_log};
+    if (!measured)
+        return EXIT_RUN_FAILED;
+    int result = sl_workers_create(&workers, &pool, &error);
+    struct sl_device_options named = {.name = device_name ? device_name : "auto",
+                                      .precision = SL_BF16,
+                                      .workers = workers,
+                                      .log = &program_log};
+    if (!result)
+        result = sl_device_create(&device, &named, &error);
+    struct sl_measure_options options = {.workers = workers,
+                                         .device = device,
+                                         .nvme_paths = paths->nvme_paths,
+                                         .nvme_path_count = paths->nvme_path_count,
+                                         .log = &program_log};
+    if (!result)
+        result = sl_hardware_measure(measured, &options, &error);
+    if (!result)
+        result = sl_measured_write(measured, file, &error);
+    if (!result)
+        printf("written: %s\n", file);
+    sl_device_destroy(device);
+    sl_workers_destroy(workers);
+    free(measured);
+    return result ? report_error(&error) : EXIT_DONE;
+}
 
 int command_doctor(int argc, char **argv)
 {
     struct sl_doctor_options options = {0};
     const char *paths[SL_SWAP_PATHS_MAX];
+    const char *file = NULL, *device = NULL;
     bool json = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
@@ -24,6 +63,10 @@ int command_doctor(int argc, char **argv)
         }
         if (strcmp(argv[i], "--json") == 0) {
             json = true;
+        } else if (strcmp(argv[i], "--measure") == 0 && i + 1 < argc) {
+            file = argv[++i];
+        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
+            device = argv[++i];
         } else if (argv[i][0] == '-' || options.nvme_path_count == SL_SWAP_PATHS_MAX) {
             fprintf(stderr, "sluice: \"%s\" is not an option\n%s", argv[i], usage);
             return EXIT_WRONG_INPUT;
@@ -32,6 +75,8 @@ int command_doctor(int argc, char **argv)
         }
     }
     options.nvme_paths = paths;
+    if (file)
+        return measure(file, device, &options);
     struct sl_doctor *doctor = calloc(1, sizeof(*doctor));
     if (!doctor)
         return EXIT_RUN_FAILED;

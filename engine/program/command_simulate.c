@@ -114,26 +114,43 @@ static int run_baseline(const struct sl_session *session, const struct sl_hardwa
     return result;
 }
 
-static int choose_setting(const struct sl_session *session, const struct sl_hardware *hardware,
-                          uint64_t budget[SL_TIER_COUNT], struct sl_step_options *chosen,
-                          struct sl_error *error)
+/* Memory that a CUDA context and its libraries hold beside the plan. */
+static uint64_t context_bytes(const struct sl_hardware *hardware)
 {
-    struct sl_fit_options fit = {.step = chosen};
+    return hardware->device_is_host ? 0 : 1500000000;
+}
+
+/* Place what is free. Where that does not fit, say which setting would. */
+static int choose_setting(const struct sl_session *session, const struct sl_hardware *hardware,
+                          uint32_t ranks, uint64_t budget[SL_TIER_COUNT],
+                          struct sl_step_options *chosen, struct sl_error *error)
+{
     struct sl_step_options wanted = *chosen;
+    struct sl_fit_options fit = {.step = &wanted,
+                                 .ranks = ranks,
+                                 .extra_bytes = {[SL_TIER_DEVICE] = context_bytes(hardware)}};
     bool fits;
     char change[256] = "";
-    fit.step = &wanted;
-    sl_report_budgets(hardware, budget);
+    struct sl_hardware share = sl_hardware_share(hardware, ranks);
+    sl_report_budgets(&share, budget);
     for (int tier = 0; tier < SL_TIER_COUNT; tier++)
         if (session->engine.budget_bytes[tier])
             budget[tier] = session->engine.budget_bytes[tier];
     memcpy(fit.budget_bytes, budget, sizeof(fit.budget_bytes));
     memcpy(fit.placement_free, session->engine.placement_free, sizeof(fit.placement_free));
     int result = sl_report_fit(chosen, &fits, change, &fit, error);
-    if (!result && !fits)
-        *chosen = wanted;
-    if (!result && change[0])
-        fprintf(stderr, "%s: %s\n", fits ? "chosen" : "nothing fits", change);
+    if (!result && fits && change[0])
+        fprintf(stderr, "chosen: %s\n", change);
+    if (result || fits)
+        return result;
+    struct sl_step_options nearest;
+    fit.batch_free = true;
+    result = sl_report_fit(&nearest, &fits, change, &fit, error);
+    if (!result)
+        fprintf(stderr, "sluice: it does not fit; %s%s\n",
+                fits ? "the nearest setting that does: "
+                     : "no placement and no smaller micro-batch would",
+                fits ? change : "");
     return result;
 }
 
@@ -149,21 +166,18 @@ static int run_own(const struct sl_session *session, const struct sl_hardware *h
     if (own->schedule && strcmp(own->schedule, "batch-major") == 0)
         step.group = 1;
     uint64_t budget[SL_TIER_COUNT];
-    int result = choose_setting(session, hardware, budget, &step, error);
+    int result = choose_setting(session, hardware, (uint32_t)own->ranks, budget, &step, error);
     struct sl_step_plan sp = {0};
     if (!result)
         result = sl_step_plan_build(&sp, &step, error);
-    struct sl_trace *trace = NULL;
-    if (!result && o->trace)
-        result = sl_trace_create(&trace, TRACE_EVENTS, error);
-    struct sl_report_options options = {
-        .hardware = hardware, .ranks = (uint32_t)own->ranks, .trace = trace};
+    struct sl_report_options options = {.hardware = hardware,
+                                        .ranks = (uint32_t)own->ranks,
+                                        .extra_bytes = {[SL_TIER_DEVICE] = context_bytes(hardware)},
+                                        .trace_path = o->trace};
     memcpy(options.budget_bytes, budget, sizeof(budget));
     struct sl_report report;
     if (!result)
         result = sl_report_make(&report, &sp, &options, error);
-    if (!result && trace)
-        result = sl_trace_write(trace, &sp.plan, o->trace, error);
     char *text = NULL;
     if (!result)
         text = o->json ? sl_report_json(&report) : sl_report_text(&report);
@@ -171,7 +185,6 @@ static int run_own(const struct sl_session *session, const struct sl_hardware *h
         fputs(text, stdout);
     *code = !result && report.fits ? EXIT_DONE : EXIT_WRONG_INPUT;
     free(text);
-    sl_trace_destroy(trace);
     sl_step_plan_finish(&sp);
     return result;
 }

@@ -199,6 +199,14 @@ static void ranks_share_the_state(void **state)
     struct sl_report alone = report_of(&step, &options);
     assert_true(report.tokens_per_second > 2 * alone.tokens_per_second);
     assert_true(report.tokens_per_second < 4.5 * alone.tokens_per_second);
+    for (int kind = 0; kind < SL_PLACED_COUNT; kind++) { /* replicated: gradients are reduced */
+        step.placement.fraction[kind][SL_TIER_HOST] = 0;
+        step.placement.fraction[kind][SL_TIER_DEVICE] = 1;
+    }
+    options.ranks = 4;
+    report = report_of(&step, &options);
+    near((double)report.traffic.bytes[SL_LANE_NET] / ((double)model.param_elements * 2 * 2 * 0.75),
+         1.0);
     step.unified = true;
     assert_int_equal(sl_step_plan_build(&sp, &step, &error), 0);
     assert_true(sl_plan_for_ranks(&plan, &sp.plan, 4, &error) < 0);
