@@ -238,10 +238,66 @@ static void hidden_size_resolves_auto(void **state)
     loaded_finish(&loaded);
 }
 
+/* Single answers that the table above has no column for. */
+static void single_keys_have_their_value(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t file; /* from 1 */
+        const char *key, *value, *source;
+    } rows[] = {
+        {1, "gradient_clipping", "1", "auto, "},
+        {1, "fp16.enabled", "false", "auto, "},
+        {1, "bf16.enabled", "true", "auto, "},
+        {2, "scheduler.params.total_num_steps", "3", "auto, "},
+        {2, "scheduler.params.warmup_max_lr", "0.001", "auto, "},
+        {3, "aio.intra_op_parallelism", "2", " as aio.thread_count"},
+        {3, "zero_optimization.offload_param.max_in_cpu", "1", ":26"},
+        {3, "zero_optimization.offload_optimizer.pipeline_read", "false", ":19"},
+        {4, "zero_optimization.offload_param.buffer_size", "100000000", "auto, "},
+        {4, "zero_optimization.stage3_max_live_parameters", "1000000000", "auto, "},
+        {5, "zero_optimization.offload_optimizer.device", "cpu",
+         " as zero_optimization.cpu_offload"},
+        {5, "zero_optimization.offload_param.pin_memory", "true", "cpu_offload_use_pin_memory"},
+        {6, "zero_optimization.stage", "1", ":6"},
+        {6, "optimizer.params.bias_correction", "false", ":18"},
+        {6, "gradient_accumulation_steps", "8", "default"},
+        {7, "scheduler.params.cycle_max_mom", "0.9", "default"},
+        {7, "scheduler.params.decay_step_size", "1000", ":26"},
+        {9, "zero_optimization.sub_group_size", "0", ":14"},
+        {9, "gradient_clipping", "1", "default"},
+        {9, "optimizer.params.weight_decay", "0", ":40"},
+        {10, "zero_optimization.stage3_max_live_parameters", "0", " as "},
+        {12, "zero_optimization.stage", "3", ".yaml:9"},
+        {13, "steps_per_print", "5", ".json:45"},
+    };
+    static struct loaded loaded;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        LOAD(&loaded, fixture(table[rows[i].file - 1].file), "train.steps=3");
+        const struct sl_config_row *row = sl_config_report_row(&loaded.report, rows[i].key);
+        if (!row || strcmp(row->value, rows[i].value) != 0 || !strstr(row->source, rows[i].source))
+            fail_msg("%s: %s is %s from %s", table[rows[i].file - 1].file, rows[i].key,
+                     row ? row->value : "absent", row ? row->source : "");
+        loaded_finish(&loaded);
+    }
+    LOAD(&loaded, fixture(table[6].file));
+    assert_true(loaded.config.schedule.cycle_momentum);
+    assert_true(sl_schedule_lr(&loaded.config.schedule, 999) == 0.015); /* the peak */
+    loaded_finish(&loaded);
+    LOAD(&loaded, fixture(table[8].file));
+    assert_true(loaded.config.scaler.initial == 4294967296.0);
+    assert_int_equal(loaded.config.sub_group_elements_max, 1);
+    loaded_finish(&loaded);
+    LOAD(&loaded, fixture(table[5].file));
+    assert_false(loaded.config.optimizer.bias_correction);
+    loaded_finish(&loaded);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(public_configs_get_their_answer),
+        cmocka_unit_test(single_keys_have_their_value),
         cmocka_unit_test(hidden_size_resolves_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
