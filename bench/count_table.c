@@ -66,7 +66,7 @@ static double probability(const struct table *t, const int32_t *ids, int32_t at,
     return p;
 }
 
-static int parse(int argc, char **argv, struct sl_session_options *o, const char **sets,
+static int parse(int argc, char **argv, struct sl_run_options *o, const char **sets,
                  const char **files, char *seed, size_t seed_bytes)
 {
     o->sets = sets;
@@ -94,7 +94,7 @@ static int parse(int argc, char **argv, struct sl_session_options *o, const char
 
 int main(int argc, char **argv)
 {
-    struct sl_session_options o = {0};
+    struct sl_run_options o = {0};
     const char **sets = calloc((size_t)argc + 1, sizeof(*sets));
     const char **files = calloc((size_t)argc + 1, sizeof(*files));
     char seed[64];

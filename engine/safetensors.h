@@ -23,8 +23,9 @@
 #define SL_SAFETENSORS_HEADER_BYTES_MAX 100000000u
 #define SL_SAFETENSORS_TENSORS_MAX (1u << 20)
 #define SL_SAFETENSORS_RANK_MAX 8u
-#define SL_SAFETENSORS_ALIGNMENT 4096u /* of the data that we write, so that O_DIRECT can read it  \
-                                        */
+#define SL_SAFETENSORS_ALIGNMENT                                                                   \
+    4096u /* of the data that we write, so that O_DIRECT can read it                               \
+           */
 
 enum sl_safetensors_type {
     SL_ST_BOOL,

@@ -65,8 +65,7 @@ static int check_sequence(const struct sl_session *s, struct sl_error *error)
     return 0;
 }
 
-static int open_data(struct sl_session *s, const struct sl_session_options *o,
-                     struct sl_error *error)
+static int open_data(struct sl_session *s, const struct sl_run_options *o, struct sl_error *error)
 {
     char tokenizer_path[SL_CONFIG_PATH_BYTES + 32];
     struct stat info;
@@ -146,7 +145,7 @@ static uint64_t largest_layer(const struct sl_model *model)
     return largest;
 }
 
-static void fill_engine(struct sl_session *s, const struct sl_session_options *o)
+static void fill_engine(struct sl_session *s, const struct sl_run_options *o)
 {
     const struct sl_config *c = &s->config;
     struct sl_engine_options *e = &s->engine;
@@ -198,8 +197,8 @@ _Static_assert((int)SL_CONFIG_KIND_COUNT == (int)SL_PLACED_COUNT &&
                    (int)SL_CONFIG_NVME == (int)SL_TIER_NVME,
                "the configuration and the plan name kinds and tiers in the same order");
 
-int sl_session_open(struct sl_session *s, const struct sl_session_options *o,
-                    struct sl_error *error)
+static int open_session(struct sl_session *s, const struct sl_run_options *o, bool check_paths,
+                        struct sl_error *error)
 {
     *s = (struct sl_session){0};
     int result = open_model(s, o->model, error);
@@ -210,7 +209,7 @@ int sl_session_open(struct sl_session *s, const struct sl_session_options *o,
             .set_count = o->set_count,
             .model = {s->model.hidden, s->model.layers, s->model.param_elements,
                       s->model.positions_max},
-            .check_paths = !o->no_paths,
+            .check_paths = check_paths,
         };
         result = sl_config_load(&s->config, &inputs, &s->report, error);
     }
@@ -228,6 +227,17 @@ int sl_session_open(struct sl_session *s, const struct sl_session_options *o,
     }
     fill_engine(s, o);
     return 0;
+}
+
+int sl_session_open(struct sl_session *s, const struct sl_run_options *o, struct sl_error *error)
+{
+    return open_session(s, o, true, error);
+}
+
+int sl_session_open_elsewhere(struct sl_session *s, const struct sl_run_options *o,
+                              struct sl_error *error)
+{
+    return open_session(s, o, false, error);
 }
 
 void sl_session_close(struct sl_session *s)

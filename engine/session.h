@@ -12,19 +12,8 @@
 #include "engine/dataset.h"
 #include "engine/engine.h"
 #include "engine/model.h"
+#include "engine/sluice.h"
 #include "engine/tokenizer.h"
-
-struct sl_session_options {
-    const char *model;  /* folder or preset */
-    const char *config; /* DeepSpeed JSON, Accelerate YAML, or NULL */
-    const char *const *sets;
-    size_t set_count;
-    const char *const *data; /* files; may be empty where no data is needed */
-    size_t data_count;
-    bool no_paths;      /* simulation: NVMe folders need not exist here */
-    const char *device; /* NULL: auto */
-    const struct sl_log *log;
-};
 
 struct sl_session {
     struct sl_model model;
@@ -41,8 +30,11 @@ struct sl_session {
 
 /* Owner: the caller, until sl_session_close; a failed open leaves nothing. The session must not
  * move while an engine made from it lives. Errors: SL_DOMAIN_INPUT with key or file, -ENOMEM. */
-int sl_session_open(struct sl_session *session, const struct sl_session_options *options,
+int sl_session_open(struct sl_session *session, const struct sl_run_options *options,
                     struct sl_error *error);
+/* The same for a simulation: NVMe folders need not exist here. */
+int sl_session_open_elsewhere(struct sl_session *session, const struct sl_run_options *options,
+                              struct sl_error *error);
 void sl_session_close(struct sl_session *session); /* a zeroed one is allowed */
 
 #endif

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/size.h"
+#include "engine/plan_text.h"
 #include "engine/process_memory.h"
 #include "engine/run_log.h"
 #include "engine/run_profile.h"
@@ -28,7 +29,7 @@
 #define TRACE_EVENTS 200000u
 
 struct trainer {
-    const struct sl_trainer_options *o;
+    const struct sl_train_options *o;
     struct sl_session session;
     struct sl_engine engine;
     struct sl_run_log *log;
@@ -134,7 +135,7 @@ static int check_resume(const struct trainer *t, const char *path, const struct 
     sl_checkpoint_fingerprint(&t->engine, fingerprint);
     if (strcmp(fingerprint, c->fingerprint) != 0)
         sl_log_write(
-            t->o->session.log, SL_LOG_WARNING,
+            t->o->run.log, SL_LOG_WARNING,
             "resumed on other hardware (%s, was %s): the run goes on, its bits will differ "
             "from an unbroken one",
             fingerprint, c->fingerprint);
@@ -159,7 +160,7 @@ static int resume(struct trainer *t, struct sl_error *error)
     t->applied = c.updates;
     t->data = c.data;
     t->best_loss = c.best_loss;
-    sl_log_write(t->o->session.log, SL_LOG_INFO, "resumed from %s at step %llu", t->last,
+    sl_log_write(t->o->run.log, SL_LOG_INFO, "resumed from %s at step %llu", t->last,
                  (unsigned long long)c.step);
     return 0;
 }
@@ -288,7 +289,7 @@ static int report(struct trainer *t, struct sl_progress *p, struct sl_error *err
     if (!r->apply) {
         const char *name =
             r->nonfinite_param >= 0 ? t->session.model.params[r->nonfinite_param].name : "the norm";
-        sl_log_write(t->o->session.log, SL_LOG_WARNING,
+        sl_log_write(t->o->run.log, SL_LOG_WARNING,
                      "step %llu skipped: %llu gradient values are not finite, first in %s",
                      (unsigned long long)t->step, (unsigned long long)r->nonfinite, name);
     }
@@ -333,7 +334,7 @@ static int after_step(struct trainer *t, struct sl_progress *p, bool last, struc
     if (!result)
         result = sl_run_log_step(t->log, p, error);
     if (!result)
-        result = sl_run_profile_step(c, &t->engine.sp.options, p, t->o->session.log, error);
+        result = sl_run_profile_step(c, &t->engine.sp.options, p, t->o->run.log, error);
     if (!result && t->o->progress)
         t->o->progress(t->o->user, p);
     return result;
@@ -387,7 +388,7 @@ static int train_steps(struct trainer *t, struct sl_error *error)
     return result;
 }
 
-static void fill_result(struct trainer *t, struct sl_trainer_result *result)
+static void fill_result(struct trainer *t, struct sl_train_result *result)
 {
     struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
     uint64_t total[SL_TIER_COUNT];
@@ -395,25 +396,35 @@ static void fill_result(struct trainer *t, struct sl_trainer_result *result)
     struct sl_executor_stats stats;
     sl_executor_stats(t->engine.executor, &stats);
     uint64_t resident = sl_process_resident_bytes();
-    *result = (struct sl_trainer_result){
+    *result = (struct sl_train_result){
         .step = t->step,
         .loss = t->step ? t->contexts[(t->step - 1) % CONTEXTS].result.loss : NAN,
         .eval_loss = t->eval_loss,
         .peak_bytes = sl_process_peak_bytes(),
         .planned_bytes = total[SL_TIER_HOST],
-        .heap_growth_bytes = t->resident_after_first && resident > t->resident_after_first
-                                 ? resident - t->resident_after_first
-                                 : 0,
+        .growth_bytes = t->resident_after_first && resident > t->resident_after_first
+                            ? resident - t->resident_after_first
+                            : 0,
         .stopped = t->step < t->session.steps,
     };
     memcpy(result->lane_bytes, stats.bytes, sizeof(stats.bytes));
     memcpy(result->checkpoint, t->last, sizeof(t->last));
 }
 
+static int show_plan(struct trainer *t, struct sl_error *error)
+{
+    char *text = sl_plan_text(&t->engine, &t->session);
+    if (!text)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory");
+    t->o->planned(t->o->user, text);
+    free(text);
+    return 0;
+}
+
 static int start(struct trainer *t, struct sl_error *error)
 {
-    const struct sl_trainer_options *o = t->o;
-    int result = sl_session_open(&t->session, &o->session, error);
+    const struct sl_train_options *o = t->o;
+    int result = sl_session_open(&t->session, &o->run, error);
     if (result)
         return result;
     if (!t->session.dataset)
@@ -425,7 +436,7 @@ static int start(struct trainer *t, struct sl_error *error)
     if (!result)
         result = sl_engine_plan(&t->engine, &t->session.engine, error);
     if (!result && o->planned)
-        o->planned(o->user, &t->engine, &t->session);
+        result = show_plan(t, error);
     if (!result)
         result = make_folder(o->out, error);
     if (!result)
@@ -441,7 +452,7 @@ static int start(struct trainer *t, struct sl_error *error)
     return result;
 }
 
-int sl_train(const struct sl_trainer_options *options, struct sl_trainer_result *result_out,
+int sl_train(const struct sl_train_options *options, struct sl_train_result *result_out,
              struct sl_error *error)
 {
     struct trainer *t = calloc(1, sizeof(*t));

@@ -48,8 +48,6 @@ int command_config(int argc, char **argv)
     struct sl_config_inputs inputs = {.path = file, .sets = o.sets, .set_count = o.set_count};
     if (o.model) {
         struct sl_model model = {0};
-        struct sl_session_options session = session_options(&o);
-        (void)session;
         char path[SL_CONFIG_PATH_BYTES];
         snprintf(path, sizeof(path), "%s/config.json", o.model);
         FILE *there = fopen(path, "re");

@@ -6,6 +6,7 @@
 #include "engine/doctor.h"
 #include "engine/hardware_measure.h"
 #include "engine/program/program.h"
+#include "nvme/swap.h"
 
 static const char usage[] =
     "usage: sluice doctor [--json] [--measure FILE [--device NAME]] [PATH...]\n"

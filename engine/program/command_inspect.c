@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,16 +39,11 @@ int command_inspect(int argc, char **argv)
     if (sl_checkpoint_read(directory, &c, &error))
         return report_error(&error);
     if (hash) {
-        uint64_t value;
-        if (sl_checkpoint_hash(directory, &value, &error))
-            return report_error(&error);
-        printf("%016llx\n", (unsigned long long)value);
-        if (value == c.state_hash)
-            return EXIT_DONE;
-        fprintf(stderr,
-                "sluice: %s: saved as %016llx, the files now hold %016llx: changed or damaged\n",
-                directory, (unsigned long long)c.state_hash, (unsigned long long)value);
-        return EXIT_RUN_FAILED;
+        uint64_t value, saved;
+        int result = sl_checkpoint_verify(directory, &value, &saved, &error);
+        if (result == 0 || result == -EBADMSG)
+            printf("%016llx\n", (unsigned long long)value);
+        return result ? report_error(&error) : EXIT_DONE;
     }
     printf("step          %llu, %llu of them applied\n", (unsigned long long)c.step,
            (unsigned long long)c.updates);

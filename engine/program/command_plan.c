@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "engine/program/program.h"
 
@@ -21,21 +22,12 @@ int command_plan(int argc, char **argv)
         fprintf(stderr, "sluice: plan needs --model\n%s", usage);
         return EXIT_WRONG_INPUT;
     }
-    struct sl_session_options options = session_options(&o);
-    struct sl_session session;
+    struct sl_run_options options = library_options(&o);
     struct sl_error error = {0};
-    if (sl_session_open(&session, &options, &error))
+    char *text;
+    if (sl_plan_run(&options, o.json, &text, &error))
         return report_error(&error);
-    struct sl_engine engine;
-    if (sl_engine_plan(&engine, &session.engine, &error)) {
-        sl_session_close(&session);
-        return report_error(&error);
-    }
-    if (o.json)
-        print_plan_json(&engine, &session);
-    else
-        print_plan(&engine, &session);
-    sl_engine_finish(&engine);
-    sl_session_close(&session);
+    fputs(text, stdout);
+    free(text);
     return EXIT_DONE;
 }

@@ -8,6 +8,7 @@
 #include "engine/baseline_plan.h"
 #include "engine/hardware.h"
 #include "engine/program/program.h"
+#include "engine/session.h"
 #include "engine/simulate_report.h"
 #include "offload/trace.h"
 
@@ -216,10 +217,9 @@ int command_simulate(int argc, char **argv)
     struct sl_hardware hardware;
     if (sl_hardware_load(&hardware, own.hardware, &error))
         return report_error(&error);
-    struct sl_session_options options = session_options(&o);
-    options.no_paths = true;
+    struct sl_run_options options = library_options(&o);
     struct sl_session session;
-    if (sl_session_open(&session, &options, &error))
+    if (sl_session_open_elsewhere(&session, &options, &error))
         return report_error(&error);
     code = EXIT_DONE;
     int result = schedule < 2 ? run_own(&session, &hardware, &own, &o, &code, &error)

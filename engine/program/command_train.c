@@ -7,7 +7,6 @@
 #include "base/size.h"
 #include "engine/program/program.h"
 #include "engine/program/progress.h"
-#include "engine/trainer.h"
 
 static const char usage[] =
     "usage: sluice train --model DIR|PRESET --data FILE... --out DIR [--config FILE]\n"
@@ -25,6 +24,8 @@ static const char usage[] =
     "\n"
     "Ctrl-C finishes the step and saves; a second one stops at once.\n";
 
+enum { LANE_COMPUTE = 0, LANE_CPU = 3 }; /* their bytes are memory traffic, not moves */
+
 static volatile sig_atomic_t stop;
 
 static void on_interrupt(int number)
@@ -41,29 +42,22 @@ static void on_interrupt(int number)
     (void)ignored;
 }
 
-static void show_plan(void *user, const struct sl_engine *engine, const struct sl_session *session)
+static void show_plan(void *user, const char *text)
 {
-    struct progress_line *line = user;
-    line->every = session->config.print_steps;
-    for (size_t i = 0; i < session->report.warnings.count; i++)
-        fprintf(stderr, "warning: %s\n", session->report.warnings.line[i]);
-    for (size_t i = 0; i < session->report.notes.count; i++)
-        printf("%s\n", session->report.notes.line[i]);
-    print_plan(engine, session);
-    printf("\n");
+    (void)user;
+    printf("%s\n", text);
     fflush(stdout);
 }
 
-static void print_result(const struct sl_trainer_result *r)
+static void print_result(const struct sl_train_result *r)
 {
     char peak[SL_SIZE_TEXT_BYTES], planned[SL_SIZE_TEXT_BYTES], bytes[SL_SIZE_TEXT_BYTES];
     printf("host memory: %s at its peak, %s planned\n", sl_size_format(r->peak_bytes, peak),
            sl_size_format(r->planned_bytes, planned));
     printf("moved:");
-    for (int lane = 0; lane < SL_LANE_COUNT; lane++)
-        if (r->lane_bytes[lane] && lane != SL_LANE_COMPUTE && lane != SL_LANE_CPU)
-            printf(" %s %s", sl_lane_name((enum sl_lane)lane),
-                   sl_size_format(r->lane_bytes[lane], bytes));
+    for (int lane = 0; lane < SL_LANES; lane++)
+        if (r->lane_bytes[lane] && lane != LANE_COMPUTE && lane != LANE_CPU)
+            printf(" %s %s", sl_lane_text(lane), sl_size_format(r->lane_bytes[lane], bytes));
     printf("\ncheckpoint: %s\n", r->checkpoint);
 }
 
@@ -81,8 +75,8 @@ int command_train(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     struct progress_line line = {.terminal = isatty(STDOUT_FILENO)};
-    struct sl_trainer_options options = {
-        .session = session_options(&o),
+    struct sl_train_options options = {
+        .run = library_options(&o),
         .out = o.out,
         .resume = o.resume,
         .trace = o.trace,
@@ -91,7 +85,7 @@ int command_train(int argc, char **argv)
         .user = &line,
         .stop = &stop,
     };
-    struct sl_trainer_result result = {0};
+    struct sl_train_result result = {0};
     struct sl_error error = {0};
     int failed = sl_train(&options, &result, &error);
     progress_end(&line);

@@ -134,9 +134,9 @@ int parse_run_options(int argc, char **argv, const char *usage, struct run_optio
     return -1;
 }
 
-struct sl_session_options session_options(const struct run_options *o)
+struct sl_run_options library_options(const struct run_options *o)
 {
-    return (struct sl_session_options){
+    return (struct sl_run_options){
         .model = o->model,
         .config = o->config,
         .sets = o->sets,

@@ -8,8 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/engine.h"
-#include "engine/session.h"
+#include "engine/sluice.h"
 
 enum { EXIT_DONE = 0, EXIT_RUN_FAILED = 1, EXIT_WRONG_INPUT = 2 };
 
@@ -31,17 +30,13 @@ struct run_options {
 /* Parse; EXIT_DONE where --help was given, EXIT_WRONG_INPUT with a message, or -1 to go on. */
 int parse_run_options(int argc, char **argv, const char *usage, struct run_options *options);
 
-struct sl_session_options session_options(const struct run_options *options);
+struct sl_run_options library_options(const struct run_options *options);
 
 /* Lines of the library to standard error, warnings marked. */
 extern const struct sl_log program_log;
 
 /* Print "sluice: message" and give the exit code of its domain. */
 int report_error(const struct sl_error *error);
-
-/* plan_table.c: memory per tier, traffic per lane, placement. */
-void print_plan(const struct sl_engine *engine, const struct sl_session *session);
-void print_plan_json(const struct sl_engine *engine, const struct sl_session *session);
 
 int command_config(int argc, char **argv);
 int command_doctor(int argc, char **argv);

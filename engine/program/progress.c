@@ -16,15 +16,14 @@ static void format_time(double seconds, char text[24])
 /* Milliseconds that each lane was busy, lanes without work left out. */
 static void format_lanes(const struct sl_progress *p, char *text, size_t bytes)
 {
-    static const char *const names[SL_LANE_COUNT] = {"gpu", "h2d", "d2h", "cpu", "rd", "wr", "net"};
+    static const char *const names[SL_LANES] = {"compute", "h2d", "d2h", "cpu", "rd", "wr", "net"};
     size_t used = 0;
     text[0] = 0;
-    for (int lane = 0; lane < SL_LANE_COUNT && used < bytes; lane++) {
+    for (int lane = 0; lane < SL_LANES && used < bytes; lane++) {
         if (p->busy_seconds[lane] <= 0)
             continue;
-        const char *name = lane == SL_LANE_COMPUTE ? "compute" : names[lane];
-        used += (size_t)snprintf(text + used, bytes - used, "%s%s %.0f", used ? " " : "", name,
-                                 1e3 * p->busy_seconds[lane]);
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s %.0f", used ? " " : "",
+                                 names[lane], 1e3 * p->busy_seconds[lane]);
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "engine/trainer.h"
+#include "engine/sluice.h"
 
 struct progress_line {
     bool terminal;
@@ -13,7 +13,7 @@ struct progress_line {
     bool open;      /* the cursor stands behind an unfinished line */
 };
 
-/* A struct sl_trainer_options.progress; user is the line. */
+/* A struct sl_train_options.progress; user is the line. */
 void progress_show(void *user, const struct sl_progress *progress);
 void progress_end(struct progress_line *line);
 

@@ -91,18 +91,20 @@ static int remove_folder(void **state)
 }
 
 struct watch {
-    const struct expected *expected;
     uint64_t steps, skipped;
 };
 
 /* The plan's own slots of a kind lie on one tier, the one that the configuration asks for. */
-static void check_plan(void *user, const struct sl_engine *engine, const struct sl_session *session)
+static void check_plan(const struct sl_run_options *run, const struct expected *e)
 {
     static const enum sl_state kinds[] = {SL_STATE_WEIGHTS, SL_STATE_GRADIENTS, SL_STATE_OPTIMIZER,
                                           SL_STATE_ACTIVATIONS};
-    const struct expected *e = ((struct watch *)user)->expected;
-    const struct sl_plan *plan = &engine->sp.plan;
-    (void)session;
+    struct sl_session session;
+    struct sl_engine engine;
+    struct sl_error error = {0};
+    if (sl_session_open(&session, run, &error) || sl_engine_plan(&engine, &session.engine, &error))
+        fail_msg("%s: %s", e->file, error.message);
+    const struct sl_plan *plan = &engine.sp.plan;
     for (size_t k = 0; k < 4; k++) {
         enum sl_tier tier = e->placement[k] == 'd'   ? SL_TIER_DEVICE
                             : e->placement[k] == 'h' ? SL_TIER_HOST
@@ -120,6 +122,8 @@ static void check_plan(void *user, const struct sl_engine *engine, const struct 
                          sl_config_kind_name((enum sl_config_kind)k), (unsigned long long)bytes[0],
                          (unsigned long long)bytes[1], (unsigned long long)bytes[2]);
     }
+    sl_engine_finish(&engine);
+    sl_session_close(&session);
 }
 
 static void count_step(void *user, const struct sl_progress *progress)
@@ -140,21 +144,21 @@ static void accepted_configs_train_where_they_say(void **state)
         snprintf(out, sizeof(out), "%s/out-%zu", folder, i);
         const char *const files[] = {data};
         const char *const sets[] = {"train.steps=3", "train.sequence_length=8"};
-        struct watch watch = {.expected = &table[i]};
-        struct sl_trainer_options options = {
-            .session = {.model = "tiny",
-                        .config = config,
-                        .sets = sets,
-                        .set_count = 2,
-                        .data = files,
-                        .data_count = 1,
-                        .device = "host:discrete"},
+        struct watch watch = {0};
+        struct sl_train_options options = {
+            .run = {.model = "tiny",
+                    .config = config,
+                    .sets = sets,
+                    .set_count = 2,
+                    .data = files,
+                    .data_count = 1,
+                    .device = "host:discrete"},
             .out = out,
             .progress = count_step,
-            .planned = check_plan,
             .user = &watch,
         };
         struct sl_error error = {0};
+        check_plan(&options.run, &table[i]);
         if (sl_train(&options, NULL, &error))
             fail_msg("%s: %s", table[i].file, error.message);
         assert_int_equal(watch.steps, 3);
@@ -190,13 +194,13 @@ static void monitors_and_profile_are_written(void **state)
                                 "flops_profiler.enabled=true",
                                 "flops_profiler.profile_step=2",
                                 profile};
-    struct sl_trainer_options options = {
-        .session = {.model = "tiny",
-                    .sets = sets,
-                    .set_count = sizeof(sets) / sizeof(sets[0]),
-                    .data = files,
-                    .data_count = 1,
-                    .device = "host"},
+    struct sl_train_options options = {
+        .run = {.model = "tiny",
+                .sets = sets,
+                .set_count = sizeof(sets) / sizeof(sets[0]),
+                .data = files,
+                .data_count = 1,
+                .device = "host"},
         .out = out,
     };
     struct sl_error error = {0};
@@ -235,8 +239,8 @@ static void refused_configs_create_nothing(void **state)
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         snprintf(path, sizeof(path), "%s/configs/%s", fixtures ? fixtures : "tests/fixtures",
                  refused[i]);
-        struct sl_trainer_options options = {
-            .session =
+        struct sl_train_options options = {
+            .run =
                 {.model = "tiny", .config = path, .data = files, .data_count = 1, .device = "host"},
             .out = out,
         };

@@ -64,7 +64,7 @@ struct run {
     size_t set_count;
     const char *data[1];
     char out[128], nvme_set[160];
-    struct sl_trainer_options options;
+    struct sl_train_options options;
 };
 
 static void make_run(struct run *run, const char *name, const char *steps, const char *optimizer)
@@ -82,13 +82,13 @@ static void make_run(struct run *run, const char *name, const char *steps, const
     run->sets[run->set_count++] = run->nvme_set;
     snprintf(run->out, sizeof(run->out), "%s/%s", root, name);
     run->data[0] = text_path;
-    run->options = (struct sl_trainer_options){
-        .session = {.model = "tiny",
-                    .data = run->data,
-                    .data_count = 1,
-                    .sets = run->sets,
-                    .set_count = run->set_count,
-                    .device = "host"},
+    run->options = (struct sl_train_options){
+        .run = {.model = "tiny",
+                .data = run->data,
+                .data_count = 1,
+                .sets = run->sets,
+                .set_count = run->set_count,
+                .device = "host"},
         .out = run->out,
     };
 }
@@ -211,7 +211,7 @@ static void stopped_and_resumed_elsewhere(void **state)
     make_run(&run, "stopped", "train.steps=" STEPS, "placement.optimizer=nvme");
     run.options.progress = stop_at_seven;
     run.options.stop = &stop;
-    struct sl_trainer_result result;
+    struct sl_train_result result;
     struct sl_error error = {0};
     stop = 0;
     if (sl_train(&run.options, &result, &error))
@@ -221,8 +221,8 @@ static void stopped_and_resumed_elsewhere(void **state)
     struct run again;
     make_run(&again, "stopped", "train.steps=" STEPS, "placement.weights=host");
     again.sets[again.set_count++] = "schedule.order=batch-major";
-    again.options.session.set_count = again.set_count;
-    again.options.session.device = "host:discrete";
+    again.options.run.set_count = again.set_count;
+    again.options.run.device = "host:discrete";
     again.options.resume = true;
     if (sl_train(&again.options, &result, &error))
         fail_msg("%s", error.message);
@@ -252,18 +252,18 @@ static void wrong_input_is_named_and_creates_nothing(void **state)
 
     make_run(&run, "wrong", "train.steps=1", "nvme.path=/nonexistent/nvme");
     run.set_count = 0; /* the path alone */
-    run.options.session.sets =
+    run.options.run.sets =
         (const char *const[]){"nvme.path=/nonexistent/nvme", "placement.optimizer=nvme"};
-    run.options.session.set_count = 2;
+    run.options.run.set_count = 2;
     train_fails(&run, "/nonexistent/nvme");
 
     make_run(&run, "wrong", "train.steps=1", "train.sequence_length=100000");
     train_fails(&run, "100000");
 
     make_run(&run, "wrong", "train.steps=1", "memory.host=1MiB");
-    run.options.session.sets =
+    run.options.run.sets =
         (const char *const[]){"memory.host=1MiB", "train.steps=1", "train.sequence_length=32"};
-    run.options.session.set_count = 3;
+    run.options.run.set_count = 3;
     train_fails(&run, "memory.host");
 
     make_run(&run, "wrong", "train.steps=1", "train.no_such_key=1");
@@ -273,7 +273,7 @@ static void wrong_input_is_named_and_creates_nothing(void **state)
     run.options.resume = true;
     train_fails(&run, "checkpoint");
     run.options.resume = false;
-    run.options.session.model = "no-such-model";
+    run.options.run.model = "no-such-model";
     train_fails(&run, "no-such-model");
     (void)info;
 }
