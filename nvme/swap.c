@@ -22,7 +22,7 @@
 #define DEFAULT_STALL_NS (60 * (uint64_t)1000000000u)
 #define PREWRITE_BYTES ((uint64_t)32 << 20)
 #define BLOCK_BYTES_MAX ((size_t)1 << 28)
-#define DEPTH_MAX 1024u
+#define DEPTH_MAX 16384u
 
 static void fill_defaults(struct sl_swap_options *options)
 {
@@ -36,6 +36,7 @@ static void fill_defaults(struct sl_swap_options *options)
         options->sum_unit_bytes = SL_SWAP_ALIGNMENT;
     if (!options->hash_threads && options->path_count > 1)
         options->hash_threads = options->path_count;
+    options->block_bytes = sl_align_up(options->block_bytes, options->sum_unit_bytes);
     if (!options->stall_ns)
         options->stall_ns = DEFAULT_STALL_NS;
 }
@@ -50,13 +51,12 @@ static int check_options(const struct sl_swap_options *options, struct sl_error 
     else if (options->sum_unit_bytes & (options->sum_unit_bytes - 1) ||
              options->sum_unit_bytes < SL_SWAP_ALIGNMENT)
         problem = "the sum's unit must be a power of two of at least 4096";
-    else if (options->block_bytes % options->sum_unit_bytes ||
-             options->block_bytes > BLOCK_BYTES_MAX)
-        problem = "the block size must be a multiple of the sum's unit and at most 256 MiB";
+    else if (options->block_bytes > BLOCK_BYTES_MAX)
+        problem = "the block size must be at most 256 MiB";
     else if (options->bytes_total % options->sum_unit_bytes)
         problem = "its size must be a multiple of the sum's unit";
     else if (options->queue_depth > DEPTH_MAX)
-        problem = "the queue depth must be at most 1024";
+        problem = "the queue depth must be at most 16384";
     else if (options->hash_threads > SWAP_HASH_THREADS_MAX)
         problem = "there may be at most 16 threads for sums";
     else if (options->backend == SL_SWAP_FAULTY && !options->faults)

@@ -26,9 +26,9 @@ struct sl_swap_options {
     const char *const *paths; /* directories */
     size_t path_count;
     uint64_t bytes_total; /* multiple of SL_SWAP_ALIGNMENT */
-    size_t block_bytes;   /* size of one I/O; 0: chosen */
-    size_t queue_depth;   /* I/Os in flight at most; 0: chosen */
-    size_t thread_count;  /* threads backend; 0: chosen */
+    size_t block_bytes;  /* size of one I/O, rounded up to a multiple of the alignment; 0: chosen */
+    size_t queue_depth;  /* I/Os in flight at most; 0: chosen */
+    size_t thread_count; /* threads backend; 0: chosen */
     enum sl_swap_backend backend;
     bool checksums_off;
     uint64_t stall_ns; /* watchdog: an I/O older than this fails the swap; 0: 60 s */
@@ -96,7 +96,8 @@ void sl_swap_destroy(struct sl_swap *swap);
 int sl_swap_register(struct sl_swap *swap, void *memory, uint64_t bytes);
 
 /* Queue a request. Reads and writes of overlapping ranges must be ordered by the caller (wait for
- * `done`). Threads: any, several at once. Errors are given to `done` only. */
+ * `done`). Threads: any, several at once. Errors are given to `done` only; a range that is
+ * unaligned or outside fails the swap space like any other. */
 void sl_swap_submit(struct sl_swap *swap, struct sl_swap_request *request);
 
 /* Ask for a submitted request back: its `done` comes with -ECANCELED once nothing of it is in

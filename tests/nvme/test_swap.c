@@ -225,7 +225,7 @@ static void retuning_keeps_the_contents(void **state)
     char *written = model_buffer(4 * MIB), *read = model_buffer(4 * MIB);
     model_fill(&random, written, 4 * MIB);
     assert_int_equal(sl_swap_transfer(swap, true, 0, written, 4 * MIB), 0);
-    const size_t blocks[] = {4096, 3 * 4096, 8 << 20, 0};
+    const size_t blocks[] = {4096, 3 * 4096 - 1, 8 << 20, 0};
     for (size_t i = 0; i < sizeof(blocks) / sizeof(blocks[0]); i++) {
         struct sl_error error = {0};
         assert_int_equal(sl_swap_retune(swap, blocks[i], 1 + i, &error), 0);
@@ -235,7 +235,7 @@ static void retuning_keeps_the_contents(void **state)
         assert_true(sl_swap_latency_ns(swap, false, 0.5) > 0);
         assert_true(sl_swap_latency_ns(swap, false, 0.5) <= sl_swap_latency_ns(swap, false, 1));
     }
-    assert_int_equal(sl_swap_retune(swap, 4095, 1, &(struct sl_error){0}), -EINVAL);
+    assert_int_equal(sl_swap_retune(swap, (size_t)1 << 30, 1, &(struct sl_error){0}), -EINVAL);
     sl_swap_destroy(swap);
     free(written);
     free(read);
