@@ -69,8 +69,9 @@ int sl_weights_writer_create(struct sl_weights_writer **out,
  * parameters are fastest where the file is transposed.
  *
  * Shapes   data: [count] of dtype; converted where the file's type differs
- * Memory   64 KiB of stack
- * Threads  safe on disjoint ranges */
+ * Memory   64 KiB of stack; the writer has 8 MiB
+ * Threads  safe on disjoint ranges; the writes themselves take turns
+ * Errors   a failed write may show in a later call or in finish */
 int sl_weights_writer_write(struct sl_weights_writer *writer, size_t param, uint64_t first,
                             size_t count, enum sl_dtype dtype, const void *data,
                             struct sl_error *error);

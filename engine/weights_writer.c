@@ -3,8 +3,9 @@
  *
  * All names, shapes and types are known before the first element, so every file is created at once
  * with its header and final size, and each range has its place: the caller can stream unit by unit
- * in any order and nothing is buffered. Files are filled in the model's order up to the size limit,
- * so that a reader who streams the layers touches them one after the other.
+ * in any order. Ranges that follow each other are joined (weights_output.c). Files are filled in
+ * the model's order up to the size limit, so that a reader who streams the layers touches them one
+ * after the other.
  *
  * A transposed matrix is written by tiles of model rows, as weights.c reads it.
  *
@@ -23,6 +24,7 @@
 #include "base/size.h"
 #include "engine/safetensors.h"
 #include "engine/weights.h"
+#include "engine/weights_output.h"
 
 #define BUFFER_BYTES 65536u
 #define SHARD_BYTES_DEFAULT 5000000000u
@@ -38,17 +40,14 @@ struct sl_weights_writer {
     char *directory;
     const struct sl_model *model;
     enum sl_dtype dtype;
-    int *fds;
+    struct sl_weights_output *output;
     uint32_t shard_count;
     struct place *places; /* [param_count] */
 };
 
 static void free_writer(struct sl_weights_writer *writer)
 {
-    for (uint32_t i = 0; i < writer->shard_count; i++)
-        if (writer->fds[i] >= 0)
-            close(writer->fds[i]);
-    free(writer->fds);
+    sl_weights_output_destroy(writer->output);
     free(writer->places);
     free(writer->directory);
     free(writer);
@@ -119,8 +118,9 @@ static int create_shard(struct sl_weights_writer *writer, uint32_t shard, size_t
                             writer->directory);
     for (size_t i = first; i < end; i++)
         tensors[i - first] = describe(writer, &writer->model->params[i]);
-    int rc =
-        sl_safetensors_create(path, tensors, end - first, &writer->fds[shard], &data_offset, error);
+    int fd, rc = sl_safetensors_create(path, tensors, end - first, &fd, &data_offset, error);
+    if (!rc)
+        sl_weights_output_add(writer->output, shard, fd, path);
     free(path);
     for (size_t k = 0; k < end - first && !rc; k++) {
         /* the name is the parameter's own array, so it tells the parameter */
@@ -135,15 +135,9 @@ static int create_shards(struct sl_weights_writer *writer, struct sl_error *erro
 {
     size_t count = writer->model->param_count;
     struct sl_safetensor *tensors = calloc(count, sizeof *tensors);
-    writer->fds = malloc(writer->shard_count * sizeof *writer->fds);
-    if (!tensors || !writer->fds) {
-        writer->shard_count = 0;
-        free(tensors);
-        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "%s: no memory for %zu names",
-                            writer->directory, count);
-    }
-    memset(writer->fds, 0xff, writer->shard_count * sizeof *writer->fds); /* -1 each */
-    int rc = 0;
+    int rc = tensors ? sl_weights_output_create(&writer->output, writer->shard_count, error)
+                     : sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "%s: no memory for %zu names",
+                                    writer->directory, count);
     for (size_t first = 0, end; first < count && !rc; first = end) {
         uint32_t shard = writer->places[first].shard;
         for (end = first; end < count && writer->places[end].shard == shard;)
@@ -212,24 +206,17 @@ int sl_weights_writer_create(struct sl_weights_writer **out,
     return rc;
 }
 
-static int write_fully(const struct sl_weights_writer *writer, size_t param, const char *data,
+static int write_bytes(const struct sl_weights_writer *writer, size_t param, const char *data,
                        size_t bytes, uint64_t offset, struct sl_error *error)
 {
     const struct place *place = &writer->places[param];
-    offset += place->offset_bytes;
-    while (bytes > 0) {
-        ssize_t n = pwrite(writer->fds[place->shard], data, bytes, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return sl_error_set(error, SL_DOMAIN_IO, -errno, "%s: cannot write tensor \"%s\": %s",
-                                writer->directory, writer->model->params[param].name,
-                                strerror(errno));
-        data += n;
-        offset += (uint64_t)n;
-        bytes -= (size_t)n;
-    }
-    return 0;
+    struct sl_error cause = {0};
+    int rc = sl_weights_output_write(writer->output, place->shard, place->offset_bytes + offset,
+                                     data, bytes, &cause);
+    if (rc)
+        sl_error_set(error, SL_DOMAIN_IO, rc, "%s: tensor \"%s\": %.500s", writer->directory,
+                     writer->model->params[param].name, cause.message);
+    return rc;
 }
 
 static void convert(void *to, enum sl_dtype to_type, const void *from, enum sl_dtype from_type,
@@ -252,13 +239,13 @@ static int write_plain(const struct sl_weights_writer *writer, size_t param, uin
 {
     size_t to_bytes = sl_dtype_bytes(writer->dtype), from_bytes = sl_dtype_bytes(dtype);
     if (dtype == writer->dtype)
-        return write_fully(writer, param, data, count * to_bytes, first * to_bytes, error);
+        return write_bytes(writer, param, data, count * to_bytes, first * to_bytes, error);
     _Alignas(64) char buffer[BUFFER_BYTES];
     size_t step = BUFFER_BYTES / to_bytes;
     for (size_t at = 0; at < count; at += step) {
         size_t n = count - at < step ? count - at : step;
         convert(buffer, writer->dtype, data + at * from_bytes, dtype, 1, n);
-        int rc = write_fully(writer, param, buffer, n * to_bytes, (first + at) * to_bytes, error);
+        int rc = write_bytes(writer, param, buffer, n * to_bytes, (first + at) * to_bytes, error);
         if (rc)
             return rc;
     }
@@ -280,7 +267,7 @@ static int write_tile(const struct sl_weights_writer *writer, size_t param, uint
         for (uint64_t i = 0; i < inputs; i++)
             convert(buffer + i * rows * to_bytes, writer->dtype, data + (k + i) * from_bytes, dtype,
                     p->columns, rows);
-        int rc = write_fully(writer, param, buffer, inputs * rows * to_bytes,
+        int rc = write_bytes(writer, param, buffer, inputs * rows * to_bytes,
                              ((column + k) * p->rows + row) * to_bytes, error);
         if (rc)
             return rc;
@@ -355,10 +342,11 @@ static int sync_directory(const char *directory)
 int sl_weights_writer_finish(struct sl_weights_writer *writer, struct sl_error *error)
 {
     int rc = check_complete(writer, error);
-    for (uint32_t i = 0; i < writer->shard_count && !rc; i++)
-        if (fsync(writer->fds[i]) != 0)
-            rc = sl_error_set(error, SL_DOMAIN_IO, -errno, "%s: fsync: %s", writer->directory,
-                              strerror(errno));
+    if (!rc) {
+        rc = sl_weights_output_sync(writer->output, error);
+        if (rc && error)
+            sl_error_prefix(error, "%s", writer->directory);
+    }
     if (!rc) {
         rc = sync_directory(writer->directory);
         if (rc)
