@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Predicted against real on this machine: the profile that `sluice doctor --measure FILE` wrote,
+ * the same plan once under the virtual clock and once in the executor, in four configurations.
+ *
+ *     bench-predict PROFILE DIRECTORY [--json]
+ *
+ * The profile must have been measured with the same DIRECTORY and on a quiet machine, and the link
+ * of the host:discrete rows is throttled to the rate that the row names, so it is stated, not
+ * measured.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/hardware.h"
+#include "engine/simulate_report.h"
+#include "engine/state.h"
+
+#define PRESET "gpt2-124m"
+#define BATCH 1u
+#define SEQUENCE 128u
+#define MICRO_BATCHES 2u
+#define STEPS 6u /* two to fill the pipeline, four measured */
+#define WARM 2u
+#define LINK_BYTES_PER_SECOND 1000000000ull
+
+static const struct config {
+    const char *name, *device;
+    enum sl_tier placement[SL_PLACED_COUNT]; /* weights, gradients, optimizer, activations */
+} configs[] = {
+    {"all in host memory", "host", {SL_TIER_HOST, SL_TIER_HOST, SL_TIER_HOST, SL_TIER_HOST}},
+    {"optimizer on NVMe", "host", {SL_TIER_HOST, SL_TIER_HOST, SL_TIER_NVME, SL_TIER_HOST}},
+    {"everything on NVMe", "host", {SL_TIER_NVME, SL_TIER_NVME, SL_TIER_NVME, SL_TIER_NVME}},
+    {"discrete, link 1 GB/s",
+     "host:discrete",
+     {SL_TIER_HOST, SL_TIER_HOST, SL_TIER_HOST, SL_TIER_HOST}},
+};
+
+static void die(const struct sl_error *error)
+{
+    fprintf(stderr, "bench-predict: %s\n", error->message);
+    exit(1);
+}
+
+struct inputs {
+    int32_t ids[MICRO_BATCHES * BATCH * SEQUENCE], targets[MICRO_BATCHES * BATCH * SEQUENCE];
+    int32_t positions[MICRO_BATCHES * BATCH * SEQUENCE], first[MICRO_BATCHES * BATCH * SEQUENCE];
+};
+
+static void fill(struct inputs *inputs, uint32_t vocabulary)
+{
+    for (uint32_t i = 0; i < MICRO_BATCHES * BATCH * SEQUENCE; i++) {
+        inputs->ids[i] = (int32_t)((i * 2654435761u >> 8) % vocabulary);
+        inputs->targets[i] = (int32_t)(((i + 1) * 2654435761u >> 8) % vocabulary);
+        inputs->positions[i] = (int32_t)(i % SEQUENCE);
+        inputs->first[i] = 0;
+    }
+}
+
+static void decided(struct sl_step_context *context, struct sl_step_control *control)
+{
+    (void)context;
+    control->hyper = (struct sl_optim_hyper){.kind = SL_OPTIM_ADAMW,
+                                             .lr = 1e-4f,
+                                             .beta1 = 0.9f,
+                                             .beta2 = 0.999f,
+                                             .eps = 1e-8f,
+                                             .bias_correction = true};
+    control->loss_scale = 1;
+}
+
+static double median(double *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = i + 1; j < count; j++)
+            if (values[j] < values[i]) {
+                double swap = values[i];
+                values[i] = values[j];
+                values[j] = swap;
+            }
+    return values[count / 2];
+}
+
+/* Seconds of a real step, from decision to decision; the engine stays open for the prediction. */
+static double run_steps(struct sl_engine *engine, const struct sl_model *model)
+{
+    struct sl_error error = {0};
+    static struct inputs inputs;
+    static struct sl_step_context contexts[STEPS];
+    fill(&inputs, model->vocabulary);
+    if (sl_engine_start(engine, &error) || sl_state_initialize(engine, 1, &error))
+        die(&error);
+    sl_engine_control(engine)->loss_scale = 1;
+    for (uint32_t i = 0; i < STEPS; i++) {
+        contexts[i] = (struct sl_step_context){.ids = inputs.ids,
+                                               .targets = inputs.targets,
+                                               .positions = inputs.positions,
+                                               .first = inputs.first,
+                                               .trained_tokens = MICRO_BATCHES * BATCH * SEQUENCE,
+                                               .clip = 1,
+                                               .decided = decided};
+        if (sl_engine_step(engine, &contexts[i], &error))
+            die(&error);
+    }
+    if (sl_engine_drain(engine, &error))
+        die(&error);
+    double seconds[STEPS];
+    for (uint32_t i = WARM; i < STEPS; i++)
+        seconds[i - WARM] = (double)(contexts[i].finish_ns - contexts[i - 1].finish_ns) * 1e-9;
+    return median(seconds, STEPS - WARM);
+}
+
+static double predict(const struct sl_engine *engine, const struct sl_hardware *profile,
+                      struct sl_report *report)
+{
+    struct sl_hardware hardware = *profile;
+    if (!engine->sp.options.unified) {
+        hardware.link_up_bytes_per_second = (double)LINK_BYTES_PER_SECOND;
+        hardware.link_down_bytes_per_second = (double)LINK_BYTES_PER_SECOND;
+        hardware.link_both_bytes_per_second = 0;
+    }
+    struct sl_report_options options = {.hardware = &hardware};
+    struct sl_error error = {0};
+    if (sl_report_make(report, &engine->sp, &options, &error))
+        die(&error);
+    return report->seconds_per_step;
+}
+
+static void run_config(const struct config *config, const struct sl_model *model,
+                       const struct sl_hardware *profile, const char *directory, bool json,
+                       bool last)
+{
+    struct sl_engine_options options = {
+        .step = {.model = model,
+                 .precision = SL_BF16,
+                 .batch = BATCH,
+                 .sequence = SEQUENCE,
+                 .micro_batches = MICRO_BATCHES,
+                 .group = MICRO_BATCHES,
+                 .recompute = true,
+                 .sub_group_elements = 10000000,
+                 .optimizer_buffers = 3,
+                 .prefetch = 1,
+                 .hyper = {.kind = SL_OPTIM_ADAMW}},
+        .device = config->device,
+        .link_bytes_per_second = LINK_BYTES_PER_SECOND,
+        .swap = {.paths = &directory, .path_count = 1},
+    };
+    for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
+        options.step.placement.fraction[kind][config->placement[kind]] = 1;
+    struct sl_engine engine;
+    struct sl_error error = {0};
+    if (sl_engine_plan(&engine, &options, &error))
+        die(&error);
+    struct sl_report report;
+    double predicted = predict(&engine, profile, &report);
+    double real = run_steps(&engine, model);
+    bool exact = engine.host.bytes == report.plan_bytes[SL_TIER_HOST] &&
+                 engine.device_memory_bytes == report.plan_bytes[SL_TIER_DEVICE];
+    if (json)
+        printf("  {\"config\": \"%s\", \"real_seconds\": %.6g, \"predicted_seconds\": %.6g, "
+               "\"bottleneck\": \"%s\", \"arenas_exact\": %s}%s\n",
+               config->name, real, predicted, report.bottleneck, exact ? "true" : "false",
+               last ? "" : ",");
+    else
+        printf("| %s | %.3f s | %.3f s | %+.1f %% | %s | %s |\n", config->name, real, predicted,
+               100 * (predicted / real - 1), report.bottleneck, exact ? "exact" : "differ");
+    fflush(stdout);
+    sl_engine_finish(&engine);
+}
+
+int main(int argc, char **argv)
+{
+    bool json = argc == 4 && !strcmp(argv[3], "--json");
+    if (argc != 3 && !json) {
+        fprintf(stderr, "usage: bench-predict PROFILE DIRECTORY [--json]\n");
+        return 2;
+    }
+    struct sl_hardware profile;
+    struct sl_model model;
+    struct sl_error error = {0};
+    if (sl_hardware_load(&profile, argv[1], &error) || sl_model_from_preset(&model, PRESET, &error))
+        die(&error);
+    printf(json ? "[\n"
+                : "| " PRESET " | real | predicted | error | bottleneck | arenas |\n"
+                  "| --- | --- | --- | --- | --- | --- |\n");
+    size_t count = sizeof(configs) / sizeof(configs[0]);
+    for (size_t i = 0; i < count; i++)
+        run_config(&configs[i], &model, &profile, argv[2], json, i + 1 == count);
+    if (json)
+        printf("]\n");
+    sl_model_finish(&model);
+    return 0;
+}
