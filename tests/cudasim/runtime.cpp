@@ -194,6 +194,22 @@ void synchronize(cudaStream_t stream)
 
 } // namespace
 
+/* Whole programs are steered by the environment: SLUICE_CUDASIM_STREAMS=lazy|eager|SEED (shuffled),
+ * SLUICE_CUDASIM_LOST=N (the device is lost at its N-th operation), SLUICE_CUDASIM_MEMORY=BYTES. */
+__attribute__((constructor)) static void read_environment()
+{
+    if (const char *order = std::getenv("SLUICE_CUDASIM_STREAMS")) {
+        stream_seed = std::strtoull(order, nullptr, 10);
+        stream_order = std::strcmp(order, "lazy") == 0    ? CUDASIM_STREAMS_LAZY
+                       : std::strcmp(order, "eager") == 0 ? CUDASIM_STREAMS_EAGER
+                                                          : CUDASIM_STREAMS_SHUFFLED;
+    }
+    if (const char *lost = std::getenv("SLUICE_CUDASIM_LOST"))
+        fault_left[CUDASIM_FAULT_LOST] = std::strtoull(lost, nullptr, 10);
+    if (const char *memory = std::getenv("SLUICE_CUDASIM_MEMORY"))
+        memory_limit = std::strtoull(memory, nullptr, 10);
+}
+
 cudaError_t cudasim::enqueue_host(cudaStream_t stream, const char *name, std::function<void()> work)
 {
     guard hold(lock);

@@ -237,8 +237,10 @@ static void a_lost_device_is_found_by_a_wait(void **state)
         assert_non_null(strstr(device->error.message, "zero, add, act, add"));
         assert_int_equal(device->ops->add(device, &add), -EIO);
         device->ops->event_destroy(device, event);
+        device->ops->memory_free(device, memory, 4096);
         sl_device_destroy(device);
         SIM_CALL(cudasim_reset);
+        assert_int_equal(SIM_CALL(cudasim_memory_used), 0);
         assert_int_equal(SIM_CALL(cudasim_pending), 0);
     }
 }
