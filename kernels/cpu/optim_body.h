@@ -279,7 +279,10 @@ static void pad_end(const struct padded *pad, const args_t *a, size_t first, siz
 /* ---- runs ---- */
 
 /* Whether weights may be written past the caches: the line that an ordinary store would first read
- * is 2 of 30 bytes per parameter. The arrays that are updated in place gain nothing. */
+ * is 2 of 30 bytes per parameter. AdamW, bf16 in and out, one Zen 5 core, AVX-512, best of 40
+ * passes over 6M parameters: 2.29 Gparam/s, 2.10 with ordinary stores. Arrays that are updated in
+ * place gain nothing: their lines are in the cache already. Prefetch by software, 1 or 2 KiB ahead
+ * in every array, was within 1 % of none either way, and is left out. */
 INLINE bool may_stream(const args_t *a)
 {
     return a->master_kind == SL_MASTER_F32 && a->weight &&

@@ -188,11 +188,6 @@ static inline void vd_store(double *to, vd x)
     _mm256_storeu_pd(to + 12, x.d);
 }
 
-static inline void v_prefetch(const void *at)
-{
-    _mm_prefetch((const char *)at, _MM_HINT_T0);
-}
-
 static inline void v_fence(void)
 {
     _mm_sfence();

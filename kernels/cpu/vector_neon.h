@@ -195,11 +195,6 @@ static inline void vd_store(double *to, vd x)
         vst1q_f64(to + 2 * pair, x.val[pair]);
 }
 
-static inline void v_prefetch(const void *at)
-{
-    __builtin_prefetch(at, 0, 3);
-}
-
 static inline void v_fence(void) {}
 
 #undef QUARTERS

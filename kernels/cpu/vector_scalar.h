@@ -222,11 +222,6 @@ static inline void vd_store(double *to, vd a)
     memcpy(to, &a, sizeof(a));
 }
 
-static inline void v_prefetch(const void *at)
-{
-    __builtin_prefetch(at, 0, 3);
-}
-
 static inline void v_fence(void) {}
 
 #undef LANES

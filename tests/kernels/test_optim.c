@@ -52,6 +52,7 @@ static float random_value(struct test_random *random, float range)
             return NAN;
         return test_random_below(random, 2) ? INFINITY : -INFINITY;
     }
+    int exponent;
     switch (test_random_below(random, 24)) {
     case 0:
         return 0.0f;
@@ -60,7 +61,8 @@ static float random_value(struct test_random *random, float range)
     case 2: /* subnormal */
         return sl_f32_from_bits((uint32_t)test_random_u64(random) & 0x807fffffu);
     case 3:
-        return ldexpf(test_random_float(random), (int)test_random_below(random, 40) - 30);
+        exponent = (int)test_random_below(random, 40) - 30;
+        return ldexpf(test_random_float(random), exponent);
     default:
         return test_random_float(random) * range;
     }
