@@ -3,8 +3,8 @@
  * worker pool for DRAM, the device's matrix product and copies, the swap engine for drives. A
  * benchmark of its own would measure another program.
  *
- * Memory and compute figures are the best of the repetitions (what the machine can do when nothing
- * disturbs it); drives are the mean (what they can hold).
+ * Memory and compute figures are the lower quartile of many short runs; drives are the mean of one
+ * long one.
  */
 #include "engine/hardware_measure.h"
 
@@ -29,6 +29,7 @@ struct measure {
     struct sl_error *error;
     uint64_t array_bytes, nvme_bytes;
     double seconds;
+    double *runs; /* [RUNS_MAX] */
 };
 
 static void set(struct measure *m, double *field, double value, const char *format, ...)
@@ -51,20 +52,34 @@ static void set(struct measure *m, double *field, double value, const char *form
     }
 }
 
-/* Run until the time is over, at least three times; seconds of the fastest. Negative: -errno. */
-static double best_seconds(const struct measure *m, int (*run)(void *arg), void *arg)
+/* A run takes the next of so many windows of the arrays: short enough (milliseconds) that most are
+ * not interrupted, and not in the cache, since all others lay in between. */
+#define WINDOWS 16u
+
+#define RUNS_MAX 4096u
+
+static int compare_seconds(const void *a, const void *b)
 {
-    double best = INFINITY, total = 0;
-    for (int i = 0; i < 3 || total < m->seconds; i++) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Run until the time is over, at least twice over all windows; seconds of the lower quartile: what
+ * the machine holds, less the runs that something interrupted. Negative: -errno. */
+static double typical_seconds(const struct measure *m, int (*run)(void *arg), void *arg)
+{
+    double total = 0;
+    unsigned count = 0;
+    while (count < 2 * WINDOWS || (total < m->seconds && count < RUNS_MAX)) {
         uint64_t start_ns = sl_clock_ns();
         int result = run(arg);
-        double seconds = (double)(sl_clock_ns() - start_ns) * 1e-9;
         if (result)
             return result;
-        best = fmin(best, seconds);
-        total += seconds;
+        m->runs[count] = (double)(sl_clock_ns() - start_ns) * 1e-9;
+        total += m->runs[count++];
     }
-    return best;
+    qsort(m->runs, count, sizeof(*m->runs), compare_seconds);
+    return m->runs[count / 4];
 }
 
 /* ---- cores and DRAM ------------------------------------------------------------------------- */
@@ -75,8 +90,16 @@ static double best_seconds(const struct measure *m, int (*run)(void *arg), void 
 struct update {
     struct sl_workers *workers; /* NULL: the caller alone */
     unsigned char *base;
-    size_t count;
+    size_t count; /* of the whole arrays */
+    size_t window;
 };
+
+static size_t window_of(const struct update *update, size_t *first)
+{
+    size_t each = update->count / WINDOWS;
+    *first = update->window % WINDOWS * each;
+    return each;
+}
 
 static void update_run(const struct update *update, size_t first, size_t count)
 {
@@ -111,39 +134,46 @@ static void update_task(void *arg, size_t task, size_t worker)
 {
     (void)worker;
     const struct update *update = arg;
-    size_t first = task * UPDATE_TASK;
-    size_t left = update->count - first;
-    update_run(update, first, left < UPDATE_TASK ? left : UPDATE_TASK);
+    size_t first, count = window_of(update, &first), done = task * UPDATE_TASK;
+    size_t left = count - done;
+    update_run(update, first + done, left < UPDATE_TASK ? left : UPDATE_TASK);
 }
 
 static int update_all(void *arg)
 {
     struct update *update = arg;
+    size_t first, count = window_of(update, &first);
     if (update->workers)
-        sl_workers_run(update->workers, sl_div_up(update->count, UPDATE_TASK), update_task, update);
+        sl_workers_run(update->workers, sl_div_up(count, UPDATE_TASK), update_task, update);
     else
-        update_run(update, 0, update->count);
+        update_run(update, first, count);
+    update->window++;
     return 0;
 }
+
+#define STREAM_TASK (1u << 18)
 
 struct stream {
     struct sl_workers *workers;
     unsigned char *to, *from;
-    size_t bytes;
+    size_t bytes; /* of a window */
+    size_t window;
 };
 
 static void stream_task(void *arg, size_t task, size_t worker)
 {
     (void)worker;
     const struct stream *stream = arg;
-    size_t first = task << 22, left = stream->bytes - first;
-    memcpy(stream->to + first, stream->from + first, left < (1u << 22) ? left : 1u << 22);
+    size_t first = task * STREAM_TASK, left = stream->bytes - first;
+    size_t at = stream->window % WINDOWS * stream->bytes + first;
+    memcpy(stream->to + at, stream->from + at, left < STREAM_TASK ? left : STREAM_TASK);
 }
 
 static int stream_all(void *arg)
 {
     struct stream *stream = arg;
-    sl_workers_run(stream->workers, sl_div_up(stream->bytes, 1u << 22), stream_task, stream);
+    sl_workers_run(stream->workers, sl_div_up(stream->bytes, STREAM_TASK), stream_task, stream);
+    stream->window++;
     return 0;
 }
 
@@ -179,22 +209,25 @@ static int measure_host(struct measure *m)
     if (result)
         return result;
     struct update update = {.base = arena.base, .count = m->array_bytes / 4 - 4096};
-    double one = best_seconds(m, update_all, &update);
+    double one = typical_seconds(m, update_all, &update);
     update.workers = workers;
-    double all = best_seconds(m, update_all, &update);
-    struct stream stream = {workers, arena.base, arena.base + 2 * m->array_bytes + 1088,
-                            2 * m->array_bytes - 4096};
-    double copy = best_seconds(m, stream_all, &stream);
+    double all = typical_seconds(m, update_all, &update);
+    struct stream stream = {.workers = workers,
+                            .to = arena.base,
+                            .from = arena.base + 2 * m->array_bytes + 1088,
+                            .bytes = (2 * m->array_bytes - 4096) / WINDOWS};
+    double copy = typical_seconds(m, stream_all, &stream);
     sl_arena_destroy(&arena);
 
-    double bytes = UPDATE_BYTES * (double)update.count;
+    size_t first;
+    double bytes = UPDATE_BYTES * (double)window_of(&update, &first);
     double copy_rate = 2 * (double)stream.bytes / copy;
     set(m, &h->core_bytes_per_second, bytes / one, "AdamW on one thread, %zu elements, 28 B each",
         update.count);
     set(m, &h->host_bytes_per_second, fmax(bytes / all, copy_rate),
         "the larger of AdamW (%.1f GB/s) and copying (%.1f GB/s) on %zu threads",
         bytes / all * 1e-9, copy_rate * 1e-9, threads);
-    double wake = best_seconds(m, nothing_all, workers);
+    double wake = typical_seconds(m, nothing_all, workers);
     set(m, &h->host_op_seconds, wake, "an empty run of the worker pool");
     return 0;
 }
@@ -245,7 +278,7 @@ static int measure_product(struct measure *m, unsigned char *memory, uint64_t by
     struct sl_hardware *h = &m->out->hardware;
     struct sl_device *device = m->options->device;
     bool cuda = device->properties.kind == SL_DEVICE_CUDA;
-    size_t rows = cuda ? 8192 : 512, width = cuda ? 8192 : 2048;
+    size_t rows = cuda ? 8192 : 512, width = cuda ? 8192 : 1024;
     size_t type = sl_dtype_bytes(device->activation_dtype);
     while ((2 * rows * type + width * 2) * width + 3 * 4096 > bytes)
         width /= 2;
@@ -260,10 +293,10 @@ static int measure_product(struct measure *m, unsigned char *memory, uint64_t by
                  .x = x,
                  .y = y,
                  .weight = {weight, device->activation_dtype == SL_F16 ? SL_F16 : SL_BF16}}};
-    double best = best_seconds(m, product_run, &product);
-    if (best < 0)
-        return (int)best;
-    double rate = 2.0 * (double)rows * (double)width * (double)width / best;
+    double typical = typical_seconds(m, product_run, &product);
+    if (typical < 0)
+        return (int)typical;
+    double rate = 2.0 * (double)rows * (double)width * (double)width / typical;
     const char *how = "product of %zu x %zu by %zu x %zu, 16-bit weights, on %s";
     if (device->properties.kind == SL_DEVICE_CUDA)
         set(m, &h->device_flops_per_second, rate, how, rows, width, width, width,
@@ -274,9 +307,9 @@ static int measure_product(struct measure *m, unsigned char *memory, uint64_t by
     set(m, &h->device_flops_peak, rate, "the measured rate; the nominal one is not known here");
     product.args.rows = 1;
     product.args.inputs = product.args.outputs = 64;
-    best = best_seconds(m, product_run, &product);
-    set(m, &h->device_op_seconds, best < 0 ? 0 : best, "start and end of a tiny product");
-    return best < 0 ? (int)best : 0;
+    typical = typical_seconds(m, product_run, &product);
+    set(m, &h->device_op_seconds, typical < 0 ? 0 : typical, "start and end of a tiny product");
+    return typical < 0 ? (int)typical : 0;
 }
 
 static int measure_link(struct measure *m, unsigned char *memory, uint64_t bytes)
@@ -296,7 +329,7 @@ static int measure_link(struct measure *m, unsigned char *memory, uint64_t bytes
     double seconds[4];
     struct copies *all[] = {&up, &down, &both, &tiny};
     for (int i = 0; i < 4 && !result; i++) {
-        seconds[i] = best_seconds(m, copies_run, all[i]);
+        seconds[i] = typical_seconds(m, copies_run, all[i]);
         result = seconds[i] < 0 ? (int)seconds[i] : 0;
     }
     if (registered)
@@ -331,10 +364,10 @@ static int measure_device(struct measure *m)
         result = measure_product(m, memory, bytes);
     if (!result && cuda) {
         struct copies inside = {device, memory, NULL, bytes / 2, .inside = true};
-        double best = best_seconds(m, copies_run, &inside);
-        result = best < 0 ? (int)best : 0;
+        double typical = typical_seconds(m, copies_run, &inside);
+        result = typical < 0 ? (int)typical : 0;
         if (!result)
-            set(m, &h->device_bytes_per_second, (double)bytes / best,
+            set(m, &h->device_bytes_per_second, (double)bytes / typical,
                 "a copy inside device memory, bytes read and written");
     }
     if (!result && !device->properties.unified)
@@ -486,11 +519,13 @@ int sl_hardware_measure(struct sl_measured *out, const struct sl_measure_options
     snprintf(h->description, sizeof(h->description), "%s, measured by sluice doctor --measure",
              options->device->properties.name);
     h->ranks_per_host = 1;
-    int result = measure_host(&m);
+    m.runs = malloc(RUNS_MAX * sizeof(*m.runs));
+    int result = m.runs ? measure_host(&m) : -ENOMEM;
     if (!result)
         result = measure_device(&m);
     if (!result && options->nvme_path_count)
         result = measure_drive(&m);
+    free(m.runs);
     if (result)
         sl_error_set(error, SL_DOMAIN_MEMORY, result, "measuring: %s", strerror(-result));
     return result;
