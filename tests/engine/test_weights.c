@@ -422,6 +422,33 @@ static void an_index_that_lies_about_a_file_is_refused(void **state)
     folder_remove(&folder);
 }
 
+static void a_cut_off_or_missing_shard_is_named(void **state)
+{
+    (void)state;
+    char path[512];
+    struct sl_model model;
+    struct folder folder = folder_make();
+    struct sl_weights *weights;
+    struct sl_error error = {0};
+    struct stat info;
+    fixture("llama", path, &model);
+    weights = open_weights(path, &model);
+    write_all(weights, &model, folder.path, SL_F32, 100000);
+    sl_weights_close(weights);
+    snprintf(path, sizeof path, "%s/model-00002-of-00002.safetensors", folder.path);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(truncate(path, info.st_size - 1), 0);
+    assert_int_equal(sl_weights_open(&weights, folder.path, &model, &error), -EINVAL);
+    assert_non_null(strstr(error.message, path));
+    assert_non_null(strstr(error.message, "cut off"));
+    assert_int_equal(unlink(path), 0);
+    error = (struct sl_error){0};
+    assert_int_equal(sl_weights_open(&weights, folder.path, &model, &error), -ENOENT);
+    assert_non_null(strstr(error.message, path));
+    sl_model_finish(&model);
+    folder_remove(&folder);
+}
+
 static void a_folder_appears_whole_or_not_at_all(void **state)
 {
     (void)state;
@@ -467,6 +494,7 @@ int main(void)
         cmocka_unit_test(other_formats_are_named),
         cmocka_unit_test(an_index_that_leaves_the_folder_is_refused),
         cmocka_unit_test(an_index_that_lies_about_a_file_is_refused),
+        cmocka_unit_test(a_cut_off_or_missing_shard_is_named),
         cmocka_unit_test(a_folder_appears_whole_or_not_at_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
