@@ -211,12 +211,12 @@ static void fill_rope(struct sl_engine *engine)
     const struct sl_step_plan *sp = &engine->sp;
     const struct sl_model *m = sp->options.model;
     struct sl_device *device = engine->device;
-    size_t count = sp->options.sequence * (m->rotary / 2);
+    size_t count = sl_step_positions(&sp->options) * (m->rotary / 2);
     float *table = malloc(2 * count * sizeof(float) + 1);
     for (uint32_t i = 0; i < 2 && table; i++) {
         if (sp->rope[i][0] == SL_PLAN_NONE)
             continue;
-        sl_model_rope_table(m, i, (uint32_t)sp->options.sequence, table, table + count);
+        sl_model_rope_table(m, i, (uint32_t)sl_step_positions(&sp->options), table, table + count);
         for (int k = 0; k < 2; k++)
             device->ops->copy(device, SL_STREAM_H2D,
                               sl_executor_pointer(engine->executor, sp->rope[i][k]),

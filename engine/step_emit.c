@@ -264,9 +264,25 @@ static int prepare(struct sl_emit *e)
     return 0;
 }
 
-int sl_step_emit(struct sl_step_plan *sp, const struct sl_segment_kind *kind)
+static void free_emit(struct sl_emit *e)
 {
-    struct sl_emit e = {
+    e->sp->args_capacity = e->args_capacity;
+    free(e->uses);
+    free(e->updates);
+    free(e->use_slots);
+    free(e->groups);
+    free(e->piece_weights);
+    free(e->x);
+    free(e->dx);
+    free(e->saved);
+    free(e->sums);
+    free(e->h);
+}
+
+static int start_emit(struct sl_emit *e, struct sl_step_plan *sp,
+                      const struct sl_segment_kind *kind)
+{
+    *e = (struct sl_emit){
         .sp = sp,
         .plan = &sp->plan,
         .o = &sp->options,
@@ -274,8 +290,14 @@ int sl_step_emit(struct sl_step_plan *sp, const struct sl_segment_kind *kind)
         .rows = sp->options.batch * sp->options.sequence,
         .args_capacity = sp->args_capacity,
     };
-    e.x_bytes = (uint64_t)e.rows * e.o->model->hidden * sl_dtype_bytes(e.o->activation);
-    int result = prepare(&e);
+    e->x_bytes = (uint64_t)e->rows * e->o->model->hidden * sl_dtype_bytes(e->o->activation);
+    return prepare(e);
+}
+
+int sl_step_emit(struct sl_step_plan *sp, const struct sl_segment_kind *kind)
+{
+    struct sl_emit e;
+    int result = start_emit(&e, sp, kind);
     if (!result && kind->forward) {
         emit_inputs(&e);
         list_uses(&e);
@@ -286,16 +308,20 @@ int sl_step_emit(struct sl_step_plan *sp, const struct sl_segment_kind *kind)
         for (uint32_t p = 0; p < sp->piece_count; p++)
             sl_emit_update(&e, p);
     }
-    sp->args_capacity = e.args_capacity;
-    free(e.uses);
-    free(e.updates);
-    free(e.use_slots);
-    free(e.groups);
-    free(e.piece_weights);
-    free(e.x);
-    free(e.dx);
-    free(e.saved);
-    free(e.sums);
-    free(e.h);
+    free_emit(&e);
+    return result;
+}
+
+int sl_step_emit_generate(struct sl_step_plan *sp)
+{
+    static const struct sl_segment_kind kind = {"generate", .forward = true};
+    struct sl_emit e;
+    int result = start_emit(&e, sp, &kind);
+    if (!result) {
+        emit_inputs(&e);
+        list_uses(&e);
+        sl_emit_generate(&e);
+    }
+    free_emit(&e);
     return result;
 }

@@ -43,6 +43,10 @@ struct sl_emit {
 /* Emit the operations of one segment. Errors: -ENOMEM. */
 int sl_step_emit(struct sl_step_plan *sp, const struct sl_segment_kind *kind);
 
+/* step_emit_generate.c: new tokens through the model, to the logits of the last one. */
+int sl_step_emit_generate(struct sl_step_plan *sp);
+void sl_emit_generate(struct sl_emit *e);
+
 /* step_emit.c, for the other files: an operation with its arguments. */
 struct sl_step_args *sl_emit_op(struct sl_emit *e, struct sl_op_desc desc);
 uint32_t sl_emit_transient(struct sl_emit *e, enum sl_tier tier, enum sl_state state,

@@ -56,7 +56,7 @@ static void make_homes(struct sl_step_plan *sp)
 static void make_rope(struct sl_step_plan *sp)
 {
     const struct sl_model *m = sp->options.model;
-    uint64_t bytes = (uint64_t)sp->options.sequence * (m->rotary / 2) * sizeof(float);
+    uint64_t bytes = (uint64_t)sl_step_positions(&sp->options) * (m->rotary / 2) * sizeof(float);
     for (int table = 0; table < 2; table++)
         for (int k = 0; k < 2; k++) {
             sp->rope[table][k] = SL_PLAN_NONE;
@@ -102,6 +102,28 @@ static int make_control(struct sl_step_plan *sp)
     return 0;
 }
 
+/* The cache of every layer, and one segment that follows itself. */
+static int emit_generation(struct sl_step_plan *sp)
+{
+    const struct sl_step_options *o = &sp->options;
+    const struct sl_model *m = o->model;
+    uint64_t bytes = (uint64_t)o->generate_positions * m->kv_heads * m->head_size *
+                     sl_dtype_bytes(o->activation);
+    sp->cache = calloc(2 * (size_t)m->layers + 1, sizeof(uint32_t));
+    if (!sp->cache)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < 2 * m->layers; i++)
+        sp->cache[i] = sl_plan_slot(&sp->plan, SL_TIER_DEVICE, SL_STATE_ACTIVATIONS, bytes, true,
+                                    "%s %u", i % 2 ? "values" : "keys", i / 2);
+    sp->logits = sl_plan_slot(&sp->plan, SL_TIER_HOST, SL_STATE_CONTROL,
+                              (uint64_t)m->vocabulary * sizeof(float), true, "logits");
+    sp->generate = sl_plan_segment_begin(&sp->plan, "generate");
+    int result = sl_step_emit_generate(sp);
+    sl_plan_segment_end(&sp->plan);
+    sl_plan_follows(&sp->plan, sp->generate, sp->generate);
+    return result;
+}
+
 static int emit_segments(struct sl_step_plan *sp)
 {
     struct sl_plan *plan = &sp->plan;
@@ -142,7 +164,7 @@ int sl_step_plan_build(struct sl_step_plan *sp, const struct sl_step_options *op
         result = make_control(sp);
     }
     if (!result)
-        result = emit_segments(sp);
+        result = options->generate_positions ? emit_generation(sp) : emit_segments(sp);
     if (result)
         sl_error_set(error, SL_DOMAIN_MEMORY, result, "out of memory while planning");
     else
@@ -161,5 +183,6 @@ void sl_step_plan_finish(struct sl_step_plan *sp)
     free(sp->args);
     free(sp->sums_offset);
     free(sp->inputs);
+    free(sp->cache);
     *sp = (struct sl_step_plan){0};
 }

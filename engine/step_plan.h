@@ -60,6 +60,10 @@ struct sl_step_options {
     uint64_t tile_bytes;         /* numeric: tables above this (in weights) are tiled; 0: never */
     struct sl_optim_hyper hyper; /* decides which moments exist */
     enum sl_moment_kind moment_kind;
+    /* Generation: positions of the cache, and the plan has one segment, `generate`; every parameter
+     * is frozen, batch and micro_batches are 1, sequence is the most tokens of one run. 0:
+     * training. */
+    size_t generate_positions;
     bool split_master; /* bf16: master = weight + 16 bits, where the weight is in host reach */
 };
 
@@ -148,9 +152,18 @@ struct sl_step_plan {
     uint32_t *losses;        /* [micro_batches] host: row stats again; equal where unified */
     uint32_t rope[2][2];     /* per table: cos, sin; SL_PLAN_NONE: not used */
     uint32_t prologue, step, flush, evaluate; /* segments */
+    uint32_t generate;
+    uint32_t *cache; /* generation: per layer, keys then values */
+    uint32_t logits; /* generation, host: [vocabulary] f32 of the last token */
 };
 
 /* Build and seal. Owner: the caller, until sl_step_plan_finish. Errors: -EINVAL, -ENOMEM. */
+/* Positions that the rotary tables cover. */
+static inline size_t sl_step_positions(const struct sl_step_options *o)
+{
+    return o->generate_positions ? o->generate_positions : o->sequence;
+}
+
 int sl_step_plan_build(struct sl_step_plan *sp, const struct sl_step_options *options,
                        struct sl_error *error);
 void sl_step_plan_finish(struct sl_step_plan *sp); /* a zeroed one is allowed */

@@ -100,7 +100,7 @@ static struct sl_embedding_args embedding_of(const struct call *c)
     const struct sl_model *m = c->sp->options.model;
     bool positions = piece->kind == SL_PIECE_POSITIONS;
     return (struct sl_embedding_args){
-        .rows = rows_of(c->sp),
+        .rows = c->sp->options.generate_positions ? c->context->rows : rows_of(c->sp),
         .width = m->hidden,
         .row_first = piece->row_first,
         .row_count = piece->row_count,
@@ -212,7 +212,7 @@ static int run_head_norm(const struct call *c)
     const struct sl_step_args *a = c->args;
     const struct sl_model *m = c->sp->options.model;
     struct sl_unit_memory memory = memory_of(c, piece_of(c), a->norm_weights, a->norm_sums);
-    size_t rows = rows_of(c->sp);
+    size_t rows = c->sp->options.generate_positions ? c->context->rows : rows_of(c->sp);
     if (c->op->kind == SL_OP_HEAD_NORM)
         return sl_head_norm(c->r->device, m, rows, &memory, at(c, a->x), at(c, a->h));
     int result = a->first ? zero_sums(c, piece_of(c), a->norm_sums) : 0;
@@ -235,6 +235,43 @@ static int run_head_tile(const struct call *c)
     }
     int result = c->args->first ? zero_sums(c, piece_of(c), c->args->sums) : 0;
     return result ? result : sl_head_backward(device, sp->options.model, &head, &tile);
+}
+
+static int run_generate(const struct call *c)
+{
+    const struct sl_step_args *a = c->args;
+    struct sl_batch batch = batch_of(c);
+    batch.batch_count = 1;
+    batch.sequence_length = c->context->rows;
+    uint32_t layer = piece_of(c)->index;
+    struct sl_unit_memory memory = memory_of(c, piece_of(c), a->weights, SL_PLAN_NONE);
+    struct sl_layer_cache cache = {
+        .position_first = c->context->position_first,
+        .keys = at(c, c->sp->cache[2 * layer]),
+        .values = at(c, c->sp->cache[2 * layer + 1]),
+    };
+    return sl_layer_generate(c->r->device, c->sp->options.model, layer, &batch, &memory, &cache,
+                             at(c, a->x), at(c, a->out), at(c, a->saved), at(c, a->scratch));
+}
+
+/* The last new token's row of one tile of logits. */
+static int run_logits(const struct call *c)
+{
+    const struct sl_piece *piece = piece_of(c);
+    const struct sl_model *m = c->sp->options.model;
+    size_t last =
+        (c->context->rows - 1) * m->hidden * sl_dtype_bytes(c->r->device->activation_dtype);
+    struct sl_matmul_args args = {
+        .kind = SL_MATMUL_FORWARD,
+        .rows = 1,
+        .inputs = m->hidden,
+        .outputs = piece->row_count,
+        .x = (unsigned char *)at(c, c->args->h) + last,
+        .y = (float *)at(c, c->args->logits) + piece->row_first,
+        .y_f32 = true,
+        .weight = {at(c, c->args->weights), c->sp->options.precision},
+    };
+    return c->r->device->ops->matmul(c->r->device, &args);
 }
 
 static int run_gradient(const struct call *c)
@@ -490,6 +527,12 @@ int sl_step_run_op(void *user, const struct sl_op *op, void *context, struct sl_
     case SL_OP_HEAD_STATS:
     case SL_OP_HEAD_BACKWARD:
         result = run_head_tile(&c);
+        break;
+    case SL_OP_GENERATE:
+        result = run_generate(&c);
+        break;
+    case SL_OP_LOGITS:
+        result = run_logits(&c);
         break;
     case SL_OP_EMBED_BACKWARD:
         result = run_embed_backward(&c);

@@ -29,8 +29,9 @@ struct sl_step_control {
 struct sl_step_context {
     /* Inputs: [micro_batches][batch * sequence] each. Evaluation and training alike. */
     const int32_t *ids, *targets, *positions, *first;
-    uint64_t trained_tokens; /* of the whole step */
-    double clip;             /* global norm; 0: none */
+    uint64_t trained_tokens;     /* of the whole step */
+    size_t rows, position_first; /* generation: new tokens, and where they stand */
+    double clip;                 /* global norm; 0: none */
     /* Called when norm and overflow are known, before the update may start: sets hyper of this
      * update and loss_scale of the next backward pass in `control`. From the cpu lane's thread. */
     void (*decided)(struct sl_step_context *context, struct sl_step_control *control);

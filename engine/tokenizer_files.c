@@ -73,7 +73,9 @@ static int load_object(const char *directory, const char *name, json_t **out,
         sl_error_set(error, read_error.domain, code, "%s", read_error.message);
     json_error_t at;
     if (!code) {
-        *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+        /* Numbers as reals: model_max_length is 10^30 in many folders. */
+        *out = json_loadb(text, bytes,
+                          JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &at);
         if (!json_is_object(*out)) {
             bool parsed = *out != NULL;
             json_decref(*out);
@@ -129,12 +131,12 @@ static void take_ids(struct sl_tokenizer *tokenizer, json_t *config)
     json_t *eos = json_object_get(config, "eos_token_id"), *id;
     json_t *bos = json_object_get(config, "bos_token_id");
     size_t index;
-    if (json_is_integer(eos))
-        add_eos(tokenizer, json_integer_value(eos));
-    json_array_foreach(eos, index, id) add_eos(tokenizer, json_integer_value(id));
-    if (tokenizer->bos < 0 && json_is_integer(bos) && json_integer_value(bos) >= 0 &&
-        json_integer_value(bos) < tokenizer->vocabulary)
-        tokenizer->bos = (int32_t)json_integer_value(bos);
+    if (json_is_number(eos))
+        add_eos(tokenizer, (json_int_t)json_number_value(eos));
+    json_array_foreach(eos, index, id) add_eos(tokenizer, (json_int_t)json_number_value(id));
+    if (tokenizer->bos < 0 && json_is_number(bos) && (json_int_t)json_number_value(bos) >= 0 &&
+        (json_int_t)json_number_value(bos) < tokenizer->vocabulary)
+        tokenizer->bos = (int32_t)(json_int_t)json_number_value(bos);
 }
 
 /* No file says it: the names that vocabularies commonly use. */

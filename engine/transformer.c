@@ -127,6 +127,7 @@ struct layer {
     struct sizes z;
     struct saved saved;
     struct scratch scratch;
+    const struct sl_layer_cache *cache; /* generation; NULL: training */
 };
 
 static struct layer layer_of(struct sl_device *device, const struct sl_model *m, uint32_t layer,
@@ -402,6 +403,32 @@ static int add(const struct layer *l, const void *a, const void *b, void *out)
     return l->ops->add(l->device, &args);
 }
 
+static int attend(const struct layer *l)
+{
+    struct sl_attention_args args = attention_of(l);
+    return l->ops->attention(l->device, &args);
+}
+
+static int attend_cached(const struct layer *l)
+{
+    const struct sl_model *m = l->m;
+    struct sl_attention_cached_args args = {
+        .rows = l->z.n,
+        .position_first = l->cache->position_first,
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_size = m->head_size,
+        .scale = m->attention_scale,
+        .softcap = m->attention_softcap,
+        .window = m->window[l->layer],
+        .qkv = l->saved.qkv,
+        .keys = l->cache->keys,
+        .values = l->cache->values,
+        .out = l->saved.att,
+    };
+    return l->ops->attention_cached(l->device, &args);
+}
+
 static int attention_forward(const struct layer *l, const void *x)
 {
     const struct saved *s = &l->saved;
@@ -417,9 +444,8 @@ static int attention_forward(const struct layer *l, const void *x)
     }
     if (!result)
         result = rotate(l, s->qkv, false);
-    struct sl_attention_args attention = attention_of(l);
     if (!result)
-        result = l->ops->attention(l->device, &attention);
+        result = l->cache ? attend_cached(l) : attend(l);
     unsigned char *o = s->o ? s->o : l->scratch.t;
     if (!result)
         result = product(l, SL_ROLE_O, SL_ROLE_O_BIAS, s->att, l->z.att, o, l->z.c);
@@ -443,30 +469,45 @@ static int activate(const struct layer *l)
     return l->ops->act(l->device, &args);
 }
 
+static int forward(const struct layer *l, const void *x, void *out)
+{
+    const struct saved *s = &l->saved;
+    int result = attention_forward(l, x);
+    if (!result)
+        result = norm(l, SL_ROLE_NORM2, SL_ROLE_NORM2_BIAS, s->mid, l->scratch.n);
+    if (!result)
+        result = product(l, SL_ROLE_UP, SL_ROLE_UP_BIAS, l->scratch.n, l->z.c, s->up, l->z.up);
+    if (result || (!out && !s->down))
+        return result;
+    result = activate(l);
+    unsigned char *down = s->down ? s->down : out;
+    if (!result)
+        result = product(l, SL_ROLE_DOWN, SL_ROLE_DOWN_BIAS, l->scratch.a, l->z.f, down, l->z.c);
+    if (result || !out)
+        return result;
+    if (s->down)
+        result = norm(l, SL_ROLE_POST_NORM2, SL_ROLE_COUNT, s->down, out);
+    if (!result)
+        result = add(l, s->mid, out, out);
+    return result;
+}
+
 int sl_layer_forward(struct sl_device *device, const struct sl_model *model, uint32_t layer,
                      const struct sl_batch *batch, const struct sl_unit_memory *memory,
                      const void *x, void *out, void *saved, void *scratch)
 {
     struct layer l = layer_of(device, model, layer, batch, memory, saved, scratch);
-    const struct saved *s = &l.saved;
-    int result = attention_forward(&l, x);
-    if (!result)
-        result = norm(&l, SL_ROLE_NORM2, SL_ROLE_NORM2_BIAS, s->mid, l.scratch.n);
-    if (!result)
-        result = product(&l, SL_ROLE_UP, SL_ROLE_UP_BIAS, l.scratch.n, l.z.c, s->up, l.z.up);
-    if (result || (!out && !s->down))
-        return result;
-    result = activate(&l);
-    unsigned char *down = s->down ? s->down : out;
-    if (!result)
-        result = product(&l, SL_ROLE_DOWN, SL_ROLE_DOWN_BIAS, l.scratch.a, l.z.f, down, l.z.c);
-    if (result || !out)
-        return result;
-    if (s->down)
-        result = norm(&l, SL_ROLE_POST_NORM2, SL_ROLE_COUNT, s->down, out);
-    if (!result)
-        result = add(&l, s->mid, out, out);
-    return result;
+    return forward(&l, x, out);
+}
+
+int sl_layer_generate(struct sl_device *device, const struct sl_model *model, uint32_t layer,
+                      const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                      const struct sl_layer_cache *cache, const void *x, void *out, void *saved,
+                      void *scratch)
+{
+    struct layer l = layer_of(device, model, layer, batch, memory, saved, scratch);
+    l.cache = cache;
+    return forward(&l, x, out);
 }
 
 static int ffn_backward(const struct layer *l, void *dx)

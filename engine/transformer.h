@@ -56,6 +56,18 @@ int sl_layer_backward(struct sl_device *device, const struct sl_model *model, ui
                       const struct sl_batch *batch, const struct sl_unit_memory *memory,
                       const void *x, void *dx, void *saved, void *scratch);
 
+/* Generation: out = layer(x) for `rows` new tokens at positions position_first, ..., whose keys and
+ * values are appended to the layer's cache ([capacity, G, D] each). batch->batch_count is 1 and
+ * batch->sequence_length the rows; saved and scratch of that size. */
+struct sl_layer_cache {
+    size_t position_first;
+    void *keys, *values;
+};
+int sl_layer_generate(struct sl_device *device, const struct sl_model *model, uint32_t layer,
+                      const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                      const struct sl_layer_cache *cache, const void *x, void *out, void *saved,
+                      void *scratch);
+
 /* FLOPs of a layer's forward pass over N rows (matrix products and causal attention). */
 double sl_layer_flops(const struct sl_model *model, size_t batch, size_t sequence);
 

@@ -110,6 +110,17 @@ struct sl_attention_backward_args {
     float *delta;                     /* [batch, H, T] f32 scratch */
 };
 
+/* Generation: `rows` new tokens of one sequence at positions position_first, ... Their keys and
+ * values are first written to the cache [capacity, G, D] each, then every row attends to it. */
+struct sl_attention_cached_args {
+    size_t rows, position_first, heads, kv_heads, head_size;
+    float scale, softcap;
+    size_t window;
+    const void *qkv; /* [rows, (H + 2G) D], q and k rotated */
+    void *keys, *values;
+    void *out; /* [rows, H D] */
+};
+
 enum sl_act_kind { SL_ACT_SILU, SL_ACT_GELU_TANH, SL_ACT_GELU };
 
 /* gated: in is [rows, 2F] with gate first, out = act(gate) * up. Plain: in is [rows, F]. */

@@ -84,6 +84,8 @@ struct sl_device_ops {
     int (*attention)(struct sl_device *device, const struct sl_attention_args *args);
     int (*attention_backward)(struct sl_device *device,
                               const struct sl_attention_backward_args *args);
+    /* NULL where a device cannot generate. */
+    int (*attention_cached)(struct sl_device *device, const struct sl_attention_cached_args *args);
     int (*act)(struct sl_device *device, const struct sl_act_args *args);
     int (*act_backward)(struct sl_device *device, const struct sl_act_args *args);
     int (*add)(struct sl_device *device, const struct sl_add_args *args);

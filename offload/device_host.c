@@ -94,6 +94,7 @@ static const struct sl_device_ops host_ops = {
     .rope = host_rope,
     .attention = host_attention,
     .attention_backward = host_attention_backward,
+    .attention_cached = host_attention_cached,
     .act = host_act,
     .act_backward = host_act_backward,
     .add = host_add,

@@ -72,6 +72,7 @@ int host_norm_backward(struct sl_device *device, const struct sl_norm_backward_a
 int host_matmul(struct sl_device *device, const struct sl_matmul_args *args);
 int host_rope(struct sl_device *device, const struct sl_rope_args *args);
 int host_attention(struct sl_device *device, const struct sl_attention_args *args);
+int host_attention_cached(struct sl_device *device, const struct sl_attention_cached_args *args);
 int host_attention_backward(struct sl_device *device,
                             const struct sl_attention_backward_args *args);
 int host_act(struct sl_device *device, const struct sl_act_args *args);

@@ -293,6 +293,48 @@ int host_attention_backward(struct sl_device *device, const struct sl_attention_
     return 0;
 }
 
+struct cached_job {
+    struct host_device *host;
+    struct sl_host_attention_cached kernel;
+};
+
+static void cached_task(void *arg, size_t task_index, size_t worker_index)
+{
+    (void)worker_index;
+    const struct cached_job *job = arg;
+    job->host->kernels->attention_cached(&job->kernel, task_index / job->kernel.heads,
+                                         task_index % job->kernel.heads);
+}
+
+int host_attention_cached(struct sl_device *device, const struct sl_attention_cached_args *args)
+{
+    size_t width = args->kv_heads * args->head_size;
+    size_t row_width = (args->heads + 2 * args->kv_heads) * args->head_size;
+    const float *k = (const float *)args->qkv + args->heads * args->head_size;
+    for (size_t row = 0; row < args->rows; row++) {
+        size_t to = (args->position_first + row) * width;
+        memcpy((float *)args->keys + to, k + row * row_width, width * sizeof(float));
+        memcpy((float *)args->values + to, k + row * row_width + width, width * sizeof(float));
+    }
+    struct cached_job job = {.host = host_of(device),
+                             .kernel = {.heads = args->heads,
+                                        .kv_heads = args->kv_heads,
+                                        .head_size = args->head_size,
+                                        .position_first = args->position_first,
+                                        .window = args->window,
+                                        .scale = args->scale,
+                                        .softcap = args->softcap,
+                                        .qkv = args->qkv,
+                                        .keys = args->keys,
+                                        .values = args->values,
+                                        .out = args->out}};
+    double keys = (double)(args->position_first + args->rows);
+    double cost_ns =
+        (double)(args->rows * args->heads) * keys * (0.3 * (double)args->head_size + 10);
+    host_run(job.host, args->rows * args->heads, cost_ns, cached_task, &job);
+    return 0;
+}
+
 static struct sl_host_act act_of(const struct sl_act_args *args)
 {
     return (struct sl_host_act){.kind = (enum sl_host_act_kind)args->kind,

@@ -52,6 +52,8 @@ const char *sl_op_kind_name(enum sl_op_kind kind)
         [SL_OP_HEAD_BACKWARD] = "head backward",
         [SL_OP_HEAD_NORM_BACKWARD] = "head norm backward",
         [SL_OP_LOSS] = "loss",
+        [SL_OP_GENERATE] = "generate",
+        [SL_OP_LOGITS] = "logits",
         [SL_OP_BACKWARD] = "backward",
         [SL_OP_EMBED_BACKWARD] = "embed backward",
         [SL_OP_GRADIENT] = "gradient",

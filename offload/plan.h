@@ -72,6 +72,8 @@ enum sl_op_kind {
     SL_OP_HEAD_BACKWARD, /* compute: one tile */
     SL_OP_HEAD_NORM_BACKWARD,
     SL_OP_LOSS,           /* compute: losses only (evaluation) */
+    SL_OP_GENERATE,       /* compute: one layer, new tokens against the cache */
+    SL_OP_LOGITS,         /* compute: one tile of the last token's logits */
     SL_OP_BACKWARD,       /* compute: one layer, one micro-batch, recomputation inside */
     SL_OP_EMBED_BACKWARD, /* compute */
     SL_OP_GRADIENT,       /* compute: round the f32 sum, norm and finiteness in the same pass */
@@ -156,8 +158,8 @@ const char *sl_op_kind_name(enum sl_op_kind kind);
 void sl_plan_init(struct sl_plan *plan, bool unified);
 void sl_plan_finish(struct sl_plan *plan);
 
-/* Building never fails: memory failure is remembered and reported by sl_plan_seal. A slot's bytes are
- * rounded up to SL_PLAN_ALIGNMENT, so that it can move to NVMe and back as it is. */
+/* Building never fails: memory failure is remembered and reported by sl_plan_seal. A slot's bytes
+ * are rounded up to SL_PLAN_ALIGNMENT, so that it can move to NVMe and back as it is. */
 uint32_t sl_plan_slot(struct sl_plan *plan, enum sl_tier tier, enum sl_state state, uint64_t bytes,
                       bool persistent, const char *name_format, ...)
     __attribute__((format(printf, 6, 7)));

@@ -49,8 +49,7 @@ tail -1 "$out/log.jsonl" | sed -n 's/.*"eval_loss": \([0-9.]*\).*/this model: \1
 
 say "a sample"
 "$sluice" generate --model "$checkpoint" --prompt "In the beginning " --max-tokens 200 \
-    --set generate.temperature=0.7 --seed 3
-echo
+    --temperature 0.7 --seed 3
 
 say "done in $(($(date +%s) - start)) s"
 echo "checkpoint (transformers loads it): $checkpoint"

@@ -113,6 +113,15 @@ struct sl_host_matvec {
     bool accumulate;
 };
 
+/* New rows of qkv at positions position_first ..., whose keys and values lie in the cache already:
+ * keys and values are [positions, kv_heads, head_size]. */
+struct sl_host_attention_cached {
+    size_t heads, kv_heads, head_size, position_first, window;
+    float scale, softcap;
+    const float *qkv, *keys, *values;
+    float *out; /* [rows, heads, head_size] */
+};
+
 /* One instruction set's variant of everything. Row ranges are [first, first + count). */
 struct sl_host_kernels {
     const char *isa; /* "avx512", "avx2", "neon", "generic" */
@@ -131,6 +140,8 @@ struct sl_host_kernels {
     /* One key/value head of one sequence, all its query heads. */
     void (*attention_backward)(const struct sl_host_attention *a, size_t batch, size_t kv_head,
                                float *scratch);
+
+    void (*attention_cached)(const struct sl_host_attention_cached *a, size_t row, size_t head);
 
     void (*act)(const struct sl_host_act *a, size_t first, size_t count);
     void (*act_backward)(const struct sl_host_act *a, size_t first, size_t count);

@@ -8,6 +8,7 @@ const struct sl_host_kernels HOST(table) = {
     .rope = HOST(rope),
     .attention = HOST(attention),
     .attention_backward = HOST(attention_backward),
+    .attention_cached = HOST(attention_cached),
     .act = HOST(act),
     .act_backward = HOST(act_backward),
     .embedding = HOST(embedding),

@@ -20,6 +20,7 @@ void HOST(attention)(const struct sl_host_attention *a, size_t batch, size_t hea
                      float *scratch);
 void HOST(attention_backward)(const struct sl_host_attention *a, size_t batch, size_t kv_head,
                               float *scratch);
+void HOST(attention_cached)(const struct sl_host_attention_cached *a, size_t row, size_t head);
 void HOST(act)(const struct sl_host_act *a, size_t first, size_t count);
 void HOST(act_backward)(const struct sl_host_act *a, size_t first, size_t count);
 void HOST(embedding)(const struct sl_host_embedding *a, size_t first, size_t count);

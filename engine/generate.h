@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Text from a model folder: the forward pass as a plan, with a cache of keys and values, weights on
+ * any tier. */
+#ifndef SLUICE_ENGINE_GENERATE_H
+#define SLUICE_ENGINE_GENERATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+struct sl_generate_options {
+    const char *model;  /* folder with weights; a checkpoint is one */
+    const char *prompt; /* UTF-8 */
+    size_t prompt_bytes;
+    uint32_t max_tokens; /* new ones at most */
+    double temperature;  /* 0: the most probable token */
+    double top_p;        /* 1: all; else the smallest set of tokens with this probability */
+    uint64_t seed;
+    const char *device;      /* NULL: auto */
+    const char *const *sets; /* placement.weights, nvme.path, memory.*, threads */
+    size_t set_count;
+    /* Text as it comes, whole characters, not terminated. Nonzero stops. */
+    int (*text)(void *user, const char *text, size_t bytes);
+    void *user;
+    const struct sl_log *log;
+};
+
+struct sl_generate_result {
+    uint64_t prompt_tokens, new_tokens;
+    double prompt_seconds, new_seconds;
+};
+
+/* Ends at max_tokens, at an end-of-text token, or at the model's last position. The same options
+ * give the same text, wherever the weights lie. `result` may be NULL. Errors: input, memory, I/O.
+ */
+int sl_generate(const struct sl_generate_options *options, struct sl_generate_result *result,
+                struct sl_error *error);
+
+#endif
