@@ -3,7 +3,8 @@
  *
  * The writer makes a file appear complete or not at all; the reader fetches any byte range. Both
  * use O_DIRECT where the file system takes it, so that gigabytes do not push the page cache out,
- * and work in memory that the caller gives.
+ * and work in memory that the caller gives. Huge pages for that memory, and for what is read in
+ * place, double the rate: fewer segments per request.
  */
 #ifndef SLUICE_NVME_FILE_H
 #define SLUICE_NVME_FILE_H
