@@ -25,7 +25,7 @@ constexpr float LOG2_E = 1.4426950408889634f;
 
 /* Rows of the side that is walked, and how many of its tiles are in flight. */
 template <unsigned D> constexpr unsigned dq_keys = D <= 128 ? 64 : 32;
-template <unsigned D> constexpr unsigned dkv_queries = D <= 64 ? 64 : 32;
+template <unsigned D> constexpr unsigned dkv_queries = D <= 64 ? 64 : D <= 128 ? 32 : 16;
 template <unsigned D> constexpr unsigned stages = D <= 128 ? 2 : 1;
 
 template <unsigned D, unsigned WALKED>
