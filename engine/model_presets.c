@@ -111,8 +111,10 @@ static const struct shape shapes[] = {
     QWEN3("qwen3-14b",    5120, 40, 40, 17408, UNTIED),
     QWEN3("qwen3-32b",    5120, 64, 64, 25600, UNTIED),
 
-    {"gemma-2b",   SL_FAMILY_GEMMA,  2048, 18,  8,  1, 256, 16384, 256000, 8192, TIED, 1e-6f, 10000},
-    {"gemma-7b",   SL_FAMILY_GEMMA,  3072, 28, 16, 16, 256, 24576, 256000, 8192, TIED, 1e-6f, 10000},
+    {"gemma-2b",   SL_FAMILY_GEMMA,  2048, 18,  8,  1, 256, 16384, 256000, 8192, TIED, 1e-6f,
+     10000},
+    {"gemma-7b",   SL_FAMILY_GEMMA,  3072, 28, 16, 16, 256, 24576, 256000, 8192, TIED, 1e-6f,
+     10000},
     {"gemma2-2b",  SL_FAMILY_GEMMA2, 2304, 26,  8,  4, 256,  9216, 256000, 8192, TIED, 1e-6f, 10000,
      0, 4096, 256},
     {"gemma2-9b",  SL_FAMILY_GEMMA2, 3584, 42, 16,  8, 256, 14336, 256000, 8192, TIED, 1e-6f, 10000,

@@ -62,7 +62,7 @@ for file in $sources; do
     lines=$(wc -l <"$file")
     [ "$lines" -le 700 ] || complain "$file has $lines lines: does it hold one thing?"
 done
-long=$(printf '%s\n' "$code" | xargs awk 'length($0) > 100 {print FILENAME ":" FNR}' | head -5)
+long=$(printf '%s\n' "$code" | LC_ALL=C.UTF-8 xargs grep -nE '^.{101,}$' /dev/null | cut -d: -f1,2 | head -5)
 [ -z "$long" ] || complain "lines longer than 100: $long"
 
 # File names are unique, so that one is found by its name (build files and indexes aside).

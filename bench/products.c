@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* bench/matmul: what the host device's matrix products and attention reach of OpenBLAS's peak.
+/* bench-products: what the host device's matrix products and attention reach of OpenBLAS's peak.
  *
  *   matmul [--threads N] [--seconds S] [--cpu-time] [--json]
  *

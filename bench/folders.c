@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Loading and saving a model folder against plain sequential O_DIRECT on the same drive.
  *
- *     bench-weights DIR [--preset NAME] [--repeats N] [--json]
+ *     bench-folders DIR [--preset NAME] [--repeats N] [--json]
  *
  * DIR receives a scratch folder of the preset's weights in bf16 (qwen2.5-0.5b: 988 MB), removed at
  * the end. Load and limit are measured in turns on a file that is dropped from the page cache; the
@@ -29,7 +29,7 @@ struct figures {
 
 static void die(const char *what, const struct sl_error *error)
 {
-    fprintf(stderr, "bench-weights: %s: %s\n", what, error ? error->message : strerror(errno));
+    fprintf(stderr, "bench-folders: %s: %s\n", what, error ? error->message : strerror(errno));
     exit(1);
 }
 
@@ -164,7 +164,7 @@ int main(int argc, char **argv)
             directory = argv[i];
     }
     if (!directory || repeats < 1) {
-        fprintf(stderr, "usage: bench-weights DIR [--preset NAME] [--repeats N] [--json]\n");
+        fprintf(stderr, "usage: bench-folders DIR [--preset NAME] [--repeats N] [--json]\n");
         return 2;
     }
     struct sl_model model;
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
     char folder[4096];
     if (sl_model_from_preset(&model, preset, &error) != 0)
         die(preset, &error);
-    snprintf(folder, sizeof folder, "%s/bench-weights-XXXXXX", directory);
+    snprintf(folder, sizeof folder, "%s/bench-folders-XXXXXX", directory);
     if (!mkdtemp(folder))
         die(folder, NULL);
     measure(&model, folder, repeats, &f);
