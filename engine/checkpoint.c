@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
+#include "engine/export.h"
 #include "engine/safetensors.h"
 #include "engine/state.h"
 #include "engine/state_hash.h"
@@ -216,7 +217,7 @@ static int save_files(struct save *s, const char *directory, const struct sl_tok
     return result;
 }
 
-int sl_checkpoint_save(struct sl_engine *engine, const char *directory,
+int sl_checkpoint_save(struct sl_engine *engine, const char *directory, const char *origin,
                        const struct sl_tokenizer *tokenizer, struct sl_checkpoint *checkpoint,
                        struct sl_error *error)
 {
@@ -226,6 +227,8 @@ int sl_checkpoint_save(struct sl_engine *engine, const char *directory,
         return result;
     struct save s = {.engine = engine, .fd = {-1, -1, -1, -1, -1}};
     result = save_files(&s, temporary, tokenizer, checkpoint, error);
+    if (!result)
+        result = sl_export_carry(origin, temporary, error);
     sl_weights_writer_abort(s.weights);
     sl_state_hasher_destroy(s.hasher);
     for (int file = 0; file < STATE_FILES; file++) {

@@ -46,8 +46,9 @@ struct sl_checkpoint {
 void sl_checkpoint_fingerprint(const struct sl_engine *engine, char text[SL_FINGERPRINT_BYTES]);
 
 /* Write a checkpoint of a flushed engine as `directory`, which must not exist. state_hash is filled
- * in. Durability: survives a crash after success; after a failure nothing is there. */
-int sl_checkpoint_save(struct sl_engine *engine, const char *directory,
+ * in. `origin` (or NULL) is the folder that the model came from, whose small files are carried
+ * over. Durability: survives a crash after success; after a failure nothing is there. */
+int sl_checkpoint_save(struct sl_engine *engine, const char *directory, const char *origin,
                        const struct sl_tokenizer *tokenizer, struct sl_checkpoint *checkpoint,
                        struct sl_error *error);
 

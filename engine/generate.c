@@ -5,10 +5,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/size.h"
 #include "engine/checkpoint.h"
+#include "engine/safetensors.h"
 #include "engine/session.h"
 
 #define PROMPT_ROWS 64u /* tokens of the prompt in one run of the plan */
@@ -178,10 +180,61 @@ static int give_text(struct generator *g, struct sl_text *text)
     return stop;
 }
 
+static int write_all(int fd, const void *data, size_t bytes, uint64_t offset)
+{
+    for (size_t at = 0; at < bytes;) {
+        ssize_t done = pwrite(fd, (const char *)data + at, bytes - at, (off_t)(offset + at));
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return done < 0 ? -errno : -EIO;
+        at += (size_t)done;
+    }
+    return 0;
+}
+
+/* The prompt, one token at a time, and the logits (capped, as the model's are) of each position. */
+static int dump_logits(struct generator *g, struct sl_error *error)
+{
+    size_t tokens = g->ids.count, vocabulary = g->session.model.vocabulary;
+    char ids_name[] = "input_ids", logits_name[] = "logits";
+    struct sl_safetensor tensors[] = {
+        {.name = ids_name, .type = SL_ST_I32, .rank = 1, .shape = {tokens}},
+        {.name = logits_name, .type = SL_ST_F32, .rank = 2, .shape = {tokens, vocabulary}},
+    };
+    int fd = -1;
+    uint64_t data;
+    float *row = calloc(vocabulary, sizeof(float));
+    int result = row ? sl_safetensors_create(g->o->logits_path, tensors, 2, &fd, &data, error)
+                     : sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory");
+    uint64_t ids_at = 0, logits_at = 0;
+    for (int i = 0; i < 2 && !result; i++)
+        *(tensors[i].type == SL_ST_I32 ? &ids_at : &logits_at) = data + tensors[i].begin;
+    for (size_t t = 0; t < tokens && !result; t++) {
+        result = run_tokens(g, t, 1, error);
+        const float *logits = sl_executor_pointer(g->engine.executor, g->engine.sp.logits);
+        float cap = g->session.model.final_softcap;
+        for (size_t i = 0; i < vocabulary; i++)
+            row[i] = cap > 0 ? cap * tanhf(logits[i] / cap) : logits[i];
+        int code = result ? 0
+                          : write_all(fd, row, vocabulary * sizeof(float),
+                                      logits_at + t * vocabulary * sizeof(float));
+        if (!result && !code)
+            code = write_all(fd, &g->ids.data[t], sizeof(uint32_t), ids_at + t * sizeof(uint32_t));
+        if (code)
+            result = sl_error_set(error, SL_DOMAIN_IO, code, "%s: %s", g->o->logits_path,
+                                  strerror(-code));
+    }
+    if (fd >= 0)
+        close(fd);
+    free(row);
+    return result;
+}
+
 static int generate(struct generator *g, struct sl_generate_result *r, struct sl_error *error)
 {
     uint64_t start_ns = sl_clock_ns();
-    int result = 0;
+    int result = g->o->logits_path ? dump_logits(g, error) : 0;
     r->prompt_tokens = g->ids.count;
     for (size_t at = 0; at < g->ids.count && !result; at += PROMPT_ROWS)
         result = run_tokens(g, at, sl_min_u64(PROMPT_ROWS, g->ids.count - at), error);

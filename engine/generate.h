@@ -25,6 +25,7 @@ struct sl_generate_options {
     /* Text as it comes, whole characters, not terminated. Nonzero stops. */
     int (*text)(void *user, const char *text, size_t bytes);
     void *user;
+    const char *logits_path; /* write input_ids and the logits of every prompt position; or NULL */
     const struct sl_log *log;
 };
 

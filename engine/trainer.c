@@ -208,7 +208,9 @@ static int save(struct trainer *t, bool best, struct sl_error *error)
     sl_checkpoint_path(t->o->out, t->step, path);
     if (strcmp(path, t->last) == 0)
         return 0; /* this step is saved already */
-    int result = sl_checkpoint_save(&t->engine, path, t->session.tokenizer, &c, error);
+    int result = sl_checkpoint_save(&t->engine, path,
+                                    t->session.model_path[0] ? t->session.model_path : NULL,
+                                    t->session.tokenizer, &c, error);
     if (result)
         return result;
     memcpy(t->last, path, sizeof(path));

@@ -9,11 +9,14 @@
 
 static const char usage[] =
     "usage: sluice generate --model DIR --prompt TEXT [--max-tokens N] [--temperature T]\n"
-    "                       [--top-p P] [--seed S] [--device NAME] [--set key=value]... [--stats]\n"
+    "                       [--top-p P] [--seed S] [--device NAME] [--set key=value]... [--logits "
+    "FILE]\n"
+    "                       [--stats]\n"
     "\n"
     "  --temperature  0: always the most probable token (default 0.8)\n"
     "  --top-p        sample from the most probable tokens that make up P (default 1)\n"
     "  --set          placement.weights=nvme nvme.path=DIR, memory.host=..., threads=...\n"
+    "  --logits       write the prompt's ids and logits as safetensors (tests/parity/export.py)\n"
     "  --stats        tokens per second, to standard error\n";
 
 static int print_text(void *user, const char *text, size_t bytes)
@@ -33,7 +36,19 @@ static bool number(const char *text, double low, double high, double *value)
 
 int command_generate(int argc, char **argv)
 {
-    enum { MODEL = 256, PROMPT, TOKENS, TEMPERATURE, TOP_P, SEED, DEVICE, SET, STATS, HELP };
+    enum {
+        MODEL = 256,
+        PROMPT,
+        TOKENS,
+        TEMPERATURE,
+        TOP_P,
+        SEED,
+        DEVICE,
+        SET,
+        LOGITS,
+        STATS,
+        HELP
+    };
     static const struct option longs[] = {
         {"model", required_argument, NULL, MODEL},
         {"prompt", required_argument, NULL, PROMPT},
@@ -43,6 +58,7 @@ int command_generate(int argc, char **argv)
         {"seed", required_argument, NULL, SEED},
         {"device", required_argument, NULL, DEVICE},
         {"set", required_argument, NULL, SET},
+        {"logits", required_argument, NULL, LOGITS},
         {"stats", no_argument, NULL, STATS},
         {"help", no_argument, NULL, HELP},
         {NULL, 0, NULL, 0},
@@ -87,6 +103,9 @@ int command_generate(int argc, char **argv)
             good = o.set_count < SETS_MAX;
             if (good)
                 sets[o.set_count++] = optarg;
+            break;
+        case LOGITS:
+            o.logits_path = optarg;
             break;
         case STATS:
             stats = true;

@@ -13,6 +13,7 @@ static const struct {
     {"simulate", "the same plan on other hardware, under a virtual clock", command_simulate},
     {"config", "what becomes of each key of a configuration", command_config},
     {"generate", "text from a model, its weights on any tier", command_generate},
+    {"export", "a model folder from a checkpoint", command_export},
     {"inspect", "what a checkpoint holds, and its hash", command_inspect},
     {"doctor", "what this machine offers", command_doctor},
     {"tune", "measure a disk and print its settings", command_tune},

@@ -40,6 +40,7 @@ int report_error(const struct sl_error *error);
 
 int command_config(int argc, char **argv);
 int command_doctor(int argc, char **argv);
+int command_export(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_inspect(int argc, char **argv);
 int command_plan(int argc, char **argv);
