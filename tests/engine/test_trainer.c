@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -314,6 +315,40 @@ static void a_changed_file_is_found(void **state)
     assert_int_equal(train_fails(&run, "hash"), -EBADMSG);
 }
 
+/* A disk that is full when the second checkpoint is written: a named error, the first one intact.
+ */
+static void a_full_disk_leaves_the_last_checkpoint(void **state)
+{
+    (void)state;
+    struct run run;
+    make_run(&run, "full", "train.steps=4", "placement.optimizer=host");
+    train(&run);
+    char before[SL_CHECKPOINT_PATH_BYTES], after[SL_CHECKPOINT_PATH_BYTES];
+    assert_int_equal(sl_checkpoint_latest(run.out, before, NULL), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct run again;
+        make_run(&again, "full", "train.steps=8", "placement.optimizer=host");
+        again.options.resume = true;
+        struct rlimit limit = {100000, 100000};
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        struct sl_error error = {0};
+        int result = sl_train(&again.options, NULL, &error);
+        printf("  %s\n", error.message);
+        fflush(stdout);
+        _exit(result && error.domain == SL_DOMAIN_IO ? 0 : 3);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(sl_checkpoint_latest(run.out, after, NULL), 0);
+    assert_string_equal(before, after);
+    uint64_t hash, saved;
+    struct sl_error error = {0};
+    assert_int_equal(sl_checkpoint_verify(after, &hash, &saved, &error), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -322,6 +357,7 @@ int main(void)
         cmocka_unit_test(wrong_input_is_named_and_creates_nothing),
         cmocka_unit_test(empty_text_is_refused),
         cmocka_unit_test(a_changed_file_is_found),
+        cmocka_unit_test(a_full_disk_leaves_the_last_checkpoint),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
