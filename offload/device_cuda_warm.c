@@ -13,7 +13,8 @@
 
 struct warm {
     const struct sl_cuda_context *context;
-    char *memory; /* zeros; every operand may alias every other: the values do not matter */
+    char *memory;       /* operands, all of them in one place: their values do not matter */
+    const int32_t *ids; /* zeros that nothing writes: indices must stay inside their tables */
 };
 
 static cudaError_t warm_norm(const struct warm *w, size_t width)
@@ -92,7 +93,7 @@ static cudaError_t warm_elementwise(const struct warm *w)
                                 .rotary = 64,
                                 .row_stride = 64,
                                 .x = w->memory,
-                                .positions = (const int32_t *)(const void *)w->memory,
+                                .positions = w->ids,
                                 .cos = table,
                                 .sin = table};
     struct sl_act_args act = {.gated = true,
@@ -114,11 +115,10 @@ static cudaError_t warm_elementwise(const struct warm *w)
 static cudaError_t warm_ends(const struct warm *w)
 {
     float *floats = (float *)(void *)w->memory;
-    const int32_t *ids = (const int32_t *)(const void *)w->memory;
     struct sl_embedding_args embedding = {.rows = WARM_ROWS,
                                           .width = 64,
                                           .row_count = 1,
-                                          .ids = ids,
+                                          .ids = w->ids,
                                           .scale = 1,
                                           .table = {w->memory, w->context->type},
                                           .out = w->memory,
@@ -129,7 +129,7 @@ static cudaError_t warm_ends(const struct warm *w)
                                          .logits = floats,
                                          .reset = true,
                                          .scale = 1,
-                                         .targets = ids,
+                                         .targets = w->ids,
                                          .row_max = floats,
                                          .row_sum = floats,
                                          .target_logit = floats,
@@ -176,8 +176,9 @@ static cudaError_t warm_update(const struct warm *w)
 cudaError_t cuda_warm(const struct sl_cuda_context *context)
 {
     static const size_t head_sizes[] = {63, 64, 128, 256}; /* 63: the plain form */
-    struct warm w = {context, (char *)context->scratch + context->scratch_bytes / 2};
-    cudaError_t error = cudaMemsetAsync(w.memory, 0, WARM_BYTES, context->stream);
+    char *memory = (char *)context->scratch + context->scratch_bytes / 2;
+    struct warm w = {context, memory, (const int32_t *)(const void *)(memory + WARM_BYTES)};
+    cudaError_t error = cudaMemsetAsync(memory, 0, 2 * WARM_BYTES, context->stream);
     if (!error)
         error = warm_norm(&w, 64);
     if (!error)

@@ -15,8 +15,8 @@ namespace
 {
 
 template <class T> struct attention_view {
-    unsigned head_size;
-    size_t length, stride, out_stride, window; /* strides in elements */
+    unsigned head_size, length, window; /* 32-bit: registers are what the kernels run out of */
+    size_t stride, out_stride;          /* in elements */
     float scale, softcap;
     const T *q, *k, *v; /* of row 0 of the sequence */
     T *out;
@@ -28,10 +28,10 @@ template <class T> struct attention_view {
         size_t H = args.heads, G = args.kv_heads, D = args.head_size;
         size_t row = batch * args.sequence_length, kv_head = head / (H / G);
         head_size = (unsigned)D;
-        length = args.sequence_length;
+        length = (unsigned)args.sequence_length;
         stride = (H + 2 * G) * D;
         out_stride = H * D;
-        window = args.window;
+        window = (unsigned)(args.window < length ? args.window : 0); /* wider: none */
         scale = args.scale;
         softcap = args.softcap;
         q = static_cast<const T *>(args.qkv) + row * stride + head * D;
@@ -43,37 +43,37 @@ template <class T> struct attention_view {
     }
 
     /* First key that query i sees. */
-    __device__ size_t key_begin(size_t i) const
+    __device__ unsigned key_begin(unsigned i) const
     {
-        size_t begin = window && i + 1 > window ? i + 1 - window : 0;
-        size_t document = first ? (size_t)first[i] : 0;
+        unsigned begin = window && i + 1 > window ? i + 1 - window : 0;
+        unsigned document = first ? (unsigned)first[i] : 0;
         return begin > document ? begin : document;
     }
 
-    __device__ bool visible(size_t i, size_t j) const
+    __device__ bool visible(unsigned i, unsigned j) const
     {
         return i < length && j <= i && j >= key_begin(i);
     }
 
     /* The least key_begin of queries [i, i + count): where a block's walk over keys starts. `first`
      * may fall and rise, so all of them are asked. Every thread of the block calls. */
-    __device__ size_t block_key_begin(size_t i, unsigned count) const
+    __device__ unsigned block_key_begin(unsigned i, unsigned count) const
     {
         __shared__ unsigned least;
         if (!first)
             return key_begin(i);
         if (threadIdx.x == 0)
-            least = (unsigned)length;
+            least = length;
         __syncthreads();
         for (unsigned r = threadIdx.x; r < count; r += blockDim.x)
             if (i + r < length)
-                atomicMin(&least, (unsigned)key_begin(i + r));
+                atomicMin(&least, key_begin(i + r));
         __syncthreads();
         return least;
     }
 
     /* One past the last query that can see key j (before documents). */
-    __device__ size_t query_end(size_t j) const
+    __device__ unsigned query_end(unsigned j) const
     {
         return window && j + window < length ? j + window : length;
     }

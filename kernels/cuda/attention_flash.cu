@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Flash attention, forward: scores live in registers, the [T, T] matrix never exists.
  *
- * A block owns 64 queries of one head, 4 warps with 16 each. Keys and values come in tiles through
- * two shared-memory buffers: the copy of tile i + 1 runs while tile i is multiplied. The softmax is
- * online: a running maximum and sum per row, the output rescaled when the maximum grows. Blocks
- * with the longest walk (the last queries) are launched first.
+ * A block owns 128 queries of one head (64 above head size 128), 4 warps with 32 (16) each. Keys
+ * and values come in tiles through two shared-memory buffers: the copy of tile i + 1 runs while
+ * tile i is multiplied. The softmax is online: a running maximum and sum per row, the output
+ * rescaled when the maximum grows. Blocks with the longest walk (the last queries) are launched
+ * first.
  *
  *     s = q k^T          tensor cores, f32
  *     p = exp2(s - max)  f32, in units of log 2
@@ -19,13 +20,16 @@ namespace
 {
 
 constexpr unsigned FLASH_WARPS = 4, FLASH_THREADS = 32 * FLASH_WARPS;
-constexpr unsigned FLASH_QUERIES = 16 * FLASH_WARPS;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
-template <unsigned D> constexpr unsigned flash_keys = D <= 128 ? 64 : 32;
+/* Row groups of a warp: two halve the shared-memory reads per product; registers allow one for the
+ * largest heads. */
+template <unsigned D> constexpr unsigned flash_groups = D <= 128 ? 2 : 1;
+template <unsigned D> constexpr unsigned flash_queries = 16 * FLASH_WARPS *flash_groups<D>;
+template <unsigned D> constexpr unsigned flash_keys = D <= 64 ? 64 : 32;
 
 template <unsigned D>
-constexpr size_t flash_shared_bytes = (FLASH_QUERIES + 4 * flash_keys<D>)*D * 2;
+constexpr size_t flash_shared_bytes = (flash_queries<D> + 4 * flash_keys<D>)*D * 2;
 
 /* Running softmax of the two rows that a thread holds a quarter of. */
 struct online_rows {
@@ -35,8 +39,7 @@ struct online_rows {
 /* Scores -> log-2 units, masked. */
 template <unsigned KEYS, class T>
 __device__ __forceinline__ void mask_scores(float (&s)[KEYS / 8][4], const attention_view<T> &view,
-                                            size_t i, const unsigned (&begin)[2], size_t k_first,
-                                            bool edge)
+                                            unsigned i, unsigned k_first, bool edge)
 {
     unsigned t = threadIdx.x % 4;
     float factor = view.scale * LOG2_E;
@@ -51,11 +54,23 @@ __device__ __forceinline__ void mask_scores(float (&s)[KEYS / 8][4], const atten
 #pragma unroll
     for (unsigned n = 0; n < KEYS / 8; n++)
 #pragma unroll
-        for (unsigned e = 0; e < 4; e++) {
-            size_t j = k_first + 8 * n + 2 * t + e % 2;
-            bool hidden = edge && (j > i + 8 * (e / 2) || j < begin[e / 2]);
-            s[n][e] = hidden ? -INFINITY : s[n][e] * factor;
-        }
+        for (unsigned e = 0; e < 4; e++)
+            s[n][e] *= factor;
+    if (!edge)
+        return;
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        unsigned row = i + 8 * half;
+        unsigned begin = row < view.length ? view.key_begin(row) : 0; /* again: saves registers */
+#pragma unroll
+        for (unsigned n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (unsigned e = 0; e < 2; e++) {
+                unsigned j = k_first + 8 * n + 2 * t + e;
+                if (j > row || j < begin)
+                    s[n][2 * half + e] = -INFINITY;
+            }
+    }
 }
 
 /* Scores -> probabilities; updates the rows' maximum and sum and rescales the output. */
@@ -94,34 +109,32 @@ template <class T, unsigned D>
 __global__ void __launch_bounds__(FLASH_THREADS) flash_forward_kernel(struct sl_attention_args args)
 {
     constexpr unsigned KEYS = flash_keys<D>, TILE = KEYS * D;
+    constexpr unsigned GROUPS = flash_groups<D>, QUERIES = flash_queries<D>;
     SL_DYNAMIC_SHARED(T, shared);
     attention_view<T> view(args, blockIdx.z, blockIdx.y);
-    T *queries = shared, *keys = queries + FLASH_QUERIES * D, *values = keys + 2 * TILE;
+    T *queries = shared, *keys = queries + QUERIES * D, *values = keys + 2 * TILE;
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    size_t q_first = (size_t)(gridDim.x - 1 - blockIdx.x) * FLASH_QUERIES;
-    size_t q_warp = q_first + warp * 16, i = q_warp + lane / 4;
-    size_t q_end = q_first + FLASH_QUERIES < view.length ? q_first + FLASH_QUERIES : view.length;
+    unsigned q_first = (gridDim.x - 1 - blockIdx.x) * QUERIES;
+    unsigned q_warp = q_first + warp * 16 * GROUPS, i = q_warp + lane / 4;
+    unsigned q_end = q_first + QUERIES < view.length ? q_first + QUERIES : view.length;
 
-    unsigned begin[2];
-    for (unsigned half = 0; half < 2; half++) {
-        size_t row = i + 8 * half;
-        begin[half] = row < view.length ? (unsigned)view.key_begin(row) : 0;
-    }
-    float begin_max = warp_max((float)(begin[0] > begin[1] ? begin[0] : begin[1]));
-    size_t k_begin = view.block_key_begin(q_first, FLASH_QUERIES) / KEYS * KEYS;
+    unsigned k_begin = view.block_key_begin(q_first, QUERIES) / KEYS * KEYS;
 
-    tile_load<D, FLASH_QUERIES, FLASH_THREADS>(queries, view.q, view.stride, q_first, view.length,
-                                               view.head_size);
-    tile_load<D, KEYS, FLASH_THREADS>(keys, view.k, view.stride, k_begin, view.length,
-                                      view.head_size);
-    tile_load<D, KEYS, FLASH_THREADS>(values, view.v, view.stride, k_begin, view.length,
-                                      view.head_size);
+    tile_load<D, QUERIES, FLASH_THREADS>(queries, view.q, view.stride, q_first, view.length,
+                                         view.head_size);
+    tile_load<D, KEYS, FLASH_THREADS>(keys + k_begin / KEYS % 2 * TILE, view.k, view.stride,
+                                      k_begin, view.length, view.head_size);
+    tile_load<D, KEYS, FLASH_THREADS>(values + k_begin / KEYS % 2 * TILE, view.v, view.stride,
+                                      k_begin, view.length, view.head_size);
     copy_async_commit();
 
-    online_rows rows = {{-INFINITY, -INFINITY}, {0, 0}};
-    float o[D / 8][4] = {};
-    unsigned parity = 0;
-    for (size_t k_first = k_begin; k_first < q_end; k_first += KEYS, parity ^= 1) {
+    online_rows rows[GROUPS];
+    float o[GROUPS][D / 8][4] = {};
+#pragma unroll
+    for (unsigned m = 0; m < GROUPS; m++)
+        rows[m] = {{-INFINITY, -INFINITY}, {0, 0}};
+    for (unsigned k_first = k_begin; k_first < q_end; k_first += KEYS) {
+        unsigned parity = k_first / KEYS % 2; /* of the tile's buffer */
         if (k_first + KEYS < q_end) {
             unsigned next = (parity ^ 1) * TILE;
             tile_load<D, KEYS, FLASH_THREADS>(keys + next, view.k, view.stride, k_first + KEYS,
@@ -132,28 +145,39 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_forward_kernel(struct sl_
         copy_async_commit(); /* possibly an empty group: the wait below counts groups */
         copy_async_wait<1>();
         __syncthreads();
-        float s[KEYS / 8][4];
-        product_rows<D, KEYS>(s, queries, warp * 16, keys + parity * TILE);
-        bool edge = k_first + KEYS > q_warp + 1 || (float)k_first < begin_max;
-        mask_scores<KEYS>(s, view, i, begin, k_first, edge);
-        online_softmax<KEYS, D>(s, rows, o);
+        float s[GROUPS][KEYS / 8][4];
+        product_rows<D, KEYS>(s, queries, warp * 16 * GROUPS, keys + parity * TILE);
+        /* Does a row of the warp see less than the whole tile? Asked without keeping the rows'
+         * first keys in registers: a window's last row starts last; documents may start anywhere.
+         */
+        bool edge = k_first + KEYS > q_warp + 1 || view.first ||
+                    (view.window && k_first < view.key_begin(q_warp + 16 * GROUPS - 1));
+#pragma unroll
+        for (unsigned m = 0; m < GROUPS; m++) {
+            mask_scores<KEYS>(s[m], view, i + 16 * m, k_first, edge);
+            online_softmax<KEYS, D>(s[m], rows[m], o[m]);
+        }
         product_add<D, KEYS>(o, s, values + parity * TILE);
         __syncthreads(); /* the next copy overwrites this tile's buffer */
     }
     copy_async_wait<0>();
 
-    float factor[2];
 #pragma unroll
-    for (unsigned half = 0; half < 2; half++) {
-        float sum = rows.sum[half];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        factor[half] = 1.0f / sum;
-        if (lane % 4 == 0 && i + 8 * half < view.length)
-            view.lse[i + 8 * half] = rows.max[half] * LN_2 + logf(sum);
+    for (unsigned m = 0; m < GROUPS; m++) {
+        float factor[2];
+#pragma unroll
+        for (unsigned half = 0; half < 2; half++) {
+            unsigned row = i + 16 * m + 8 * half;
+            float sum = rows[m].sum[half];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            factor[half] = 1.0f / sum;
+            if (lane % 4 == 0 && row < view.length)
+                view.lse[row] = rows[m].max[half] * LN_2 + logf(sum);
+        }
+        rows_store<D>(view.out, view.out_stride, q_warp + 16 * m, view.length, view.head_size, o[m],
+                      factor, queries, (warp * GROUPS + m) * 16);
     }
-    rows_store<D>(view.out, view.out_stride, q_warp, view.length, view.head_size, o, factor,
-                  queries, warp * 16);
 }
 
 template <class T, unsigned D>
@@ -166,7 +190,7 @@ cudaError_t launch_flash(const struct sl_cuda_context *context,
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (error)
         return error;
-    dim3 grid(sl_blocks(args->sequence_length, FLASH_QUERIES), (unsigned)args->heads,
+    dim3 grid(sl_blocks(args->sequence_length, flash_queries<D>), (unsigned)args->heads,
               (unsigned)args->batch_count);
     SL_LAUNCH(kernel, grid, FLASH_THREADS, shared, context->stream, *args);
     return cudaGetLastError();

@@ -34,7 +34,7 @@ constexpr size_t backward_shared_bytes = (2 * BACKWARD_ROWS + 2 * stages<D> * WA
 /* Start the copies of one tile of each of two matrices. */
 template <unsigned D, unsigned ROWS, class T>
 __device__ __forceinline__ void load_pair(T *tiles, const T *a, size_t a_stride, const T *b,
-                                          size_t b_stride, size_t first, size_t end,
+                                          size_t b_stride, unsigned first, unsigned end,
                                           unsigned head_size)
 {
     tile_load<D, ROWS, BACKWARD_THREADS>(tiles, a, a_stride, first, end, head_size);
@@ -63,20 +63,20 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     attention_backward_view<T> view(args, blockIdx.z, blockIdx.y);
     T *queries = shared, *douts = queries + BACKWARD_ROWS * D, *walked = douts + BACKWARD_ROWS * D;
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
-    size_t q_first = (size_t)(gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS;
-    size_t q_warp = q_first + warp * 16, i = q_warp + lane / 4;
-    size_t q_end = q_first + BACKWARD_ROWS < view.length ? q_first + BACKWARD_ROWS : view.length;
+    unsigned q_first = (gridDim.x - 1 - blockIdx.x) * BACKWARD_ROWS;
+    unsigned q_warp = q_first + warp * 16, i = q_warp + lane / 4;
+    unsigned q_end = q_first + BACKWARD_ROWS < view.length ? q_first + BACKWARD_ROWS : view.length;
 
     unsigned begin[2];
     float lse_log2[2], delta[2];
     for (unsigned half = 0; half < 2; half++) {
-        size_t row = i + 8 * half;
+        unsigned row = i + 8 * half;
         bool inside = row < view.length;
-        begin[half] = inside ? (unsigned)view.key_begin(row) : 0xffffffffu;
+        begin[half] = inside ? view.key_begin(row) : 0xffffffffu;
         lse_log2[half] = inside ? view.lse[row] * LOG2_E : 0.0f;
         delta[half] = inside ? view.delta[row] : 0.0f;
     }
-    size_t k_begin = view.block_key_begin(q_first, BACKWARD_ROWS) / KEYS * KEYS;
+    unsigned k_begin = view.block_key_begin(q_first, BACKWARD_ROWS) / KEYS * KEYS;
     tile_load<D, BACKWARD_ROWS, BACKWARD_THREADS>(queries, view.q, view.stride, q_first,
                                                   view.length, view.head_size);
     tile_load<D, BACKWARD_ROWS, BACKWARD_THREADS>(douts, view.dout, view.out_stride, q_first,
@@ -85,9 +85,9 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
         load_pair<D, KEYS>(walked, view.k, view.stride, view.v, view.stride, k_begin, view.length,
                            view.head_size);
 
-    float dq[D / 8][4] = {};
+    float dq[1][D / 8][4] = {};
     unsigned parity = 0;
-    for (size_t k_first = k_begin; k_first < q_end; k_first += KEYS) {
+    for (unsigned k_first = k_begin; k_first < q_end; k_first += KEYS) {
         if (STAGES == 1)
             load_pair<D, KEYS>(walked, view.k, view.stride, view.v, view.stride, k_first,
                                view.length, view.head_size);
@@ -99,16 +99,17 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
         copy_async_wait<STAGES - 1>();
         __syncthreads();
         const T *keys = walked + parity * PAIR, *values = keys + KEYS * D;
-        float s[KEYS / 8][4], dp[KEYS / 8][4];
+        float s[1][KEYS / 8][4], dp[1][KEYS / 8][4];
         product_rows<D, KEYS>(s, queries, warp * 16, keys);
         product_rows<D, KEYS>(dp, douts, warp * 16, values);
 #pragma unroll
         for (unsigned n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (unsigned e = 0; e < 4; e++) {
-                size_t j = k_first + 8 * n + 2 * t + e % 2;
+                unsigned j = k_first + 8 * n + 2 * t + e % 2;
                 bool hidden = j > i + 8 * (e / 2) || j < begin[e / 2];
-                backward_element(s[n][e], dp[n][e], view, lse_log2[e / 2], delta[e / 2], hidden);
+                backward_element(s[0][n][e], dp[0][n][e], view, lse_log2[e / 2], delta[e / 2],
+                                 hidden);
             }
         product_add<D, KEYS>(dq, dp, keys);
         __syncthreads(); /* the next copy overwrites this tile's buffer */
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     }
     copy_async_wait<0>();
     const float factor[2] = {view.scale, view.scale};
-    rows_store<D>(view.dq, view.stride, q_warp, view.length, view.head_size, dq, factor, queries,
+    rows_store<D>(view.dq, view.stride, q_warp, view.length, view.head_size, dq[0], factor, queries,
                   warp * 16);
 }
 
@@ -131,13 +132,13 @@ template <unsigned QUERIES> struct query_statistics {
 template <unsigned QUERIES, class T>
 __device__ __forceinline__ bool load_statistics(query_statistics<QUERIES> &to,
                                                 const attention_backward_view<T> &view,
-                                                size_t first, size_t k_last)
+                                                unsigned first, unsigned k_last)
 {
     if (threadIdx.x >= QUERIES)
         return false;
-    size_t i = first + threadIdx.x;
+    unsigned i = first + threadIdx.x;
     bool inside = i < view.length;
-    unsigned begin = inside ? (unsigned)view.key_begin(i) : 0xffffffffu;
+    unsigned begin = inside ? view.key_begin(i) : 0xffffffffu;
     to.begin[threadIdx.x] = begin;
     to.lse_log2[threadIdx.x] = inside ? view.lse[i] * LOG2_E : 0.0f;
     to.delta[threadIdx.x] = inside ? view.delta[i] : 0.0f;
@@ -149,7 +150,7 @@ template <unsigned QUERIES, class T>
 __device__ __forceinline__ void
 backward_columns(float (&s)[QUERIES / 8][4], float (&dp)[QUERIES / 8][4],
                  const attention_backward_view<T> &view,
-                 const query_statistics<QUERIES> &statistics, size_t q_first, size_t j)
+                 const query_statistics<QUERIES> &statistics, unsigned q_first, unsigned j)
 {
     unsigned t = threadIdx.x % 4;
 #pragma unroll
@@ -157,7 +158,7 @@ backward_columns(float (&s)[QUERIES / 8][4], float (&dp)[QUERIES / 8][4],
 #pragma unroll
         for (unsigned e = 0; e < 4; e++) {
             unsigned column = 8 * n + 2 * t + e % 2;
-            size_t key = j + 8 * (e / 2);
+            unsigned key = j + 8 * (e / 2);
             bool hidden = key > q_first + column || key < statistics.begin[column];
             backward_element(s[n][e], dp[n][e], view, statistics.lse_log2[column],
                              statistics.delta[column], hidden);
@@ -174,12 +175,12 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     T *keys = shared, *values = keys + BACKWARD_ROWS * D, *walked = values + BACKWARD_ROWS * D;
     unsigned group = (unsigned)(args.forward.heads / args.forward.kv_heads);
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    size_t k_first = (size_t)blockIdx.x * BACKWARD_ROWS, j = k_first + warp * 16 + lane / 4;
-    float dk[WANT_DK ? D / 8 : 1][4] = {}, dv[WANT_DV ? D / 8 : 1][4] = {};
+    unsigned k_first = blockIdx.x * BACKWARD_ROWS, j = k_first + warp * 16 + lane / 4;
+    float dk[1][WANT_DK ? D / 8 : 1][4] = {}, dv[1][WANT_DV ? D / 8 : 1][4] = {};
 
     for (unsigned head = blockIdx.y * group; head < (blockIdx.y + 1) * group; head++) {
         attention_backward_view<T> view(args, blockIdx.z, head);
-        size_t q_end = view.query_end(k_first + BACKWARD_ROWS - 1);
+        unsigned q_end = view.query_end(k_first + BACKWARD_ROWS - 1);
         if (head == blockIdx.y * group)
             load_pair<D, BACKWARD_ROWS>(keys, view.k, view.stride, view.v, view.stride, k_first,
                                         view.length, view.head_size);
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             load_pair<D, QUERIES>(walked, view.q, view.stride, view.dout, view.out_stride, k_first,
                                   view.length, view.head_size);
         unsigned parity = 0;
-        for (size_t q_first = k_first; q_first < q_end; q_first += QUERIES) {
+        for (unsigned q_first = k_first; q_first < q_end; q_first += QUERIES) {
             bool sees = load_statistics(statistics, view, q_first, k_first + BACKWARD_ROWS - 1);
             if (STAGES == 1)
                 load_pair<D, QUERIES>(walked, view.q, view.stride, view.dout, view.out_stride,
@@ -201,11 +202,11 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
             copy_async_wait<STAGES - 1>();
             if (__syncthreads_or(sees)) { /* else a tile of other documents */
                 const T *queries = walked + parity * PAIR, *douts = queries + QUERIES * D;
-                float s[QUERIES / 8][4], dp[QUERIES / 8][4] = {};
+                float s[1][QUERIES / 8][4], dp[1][QUERIES / 8][4] = {};
                 product_rows<D, QUERIES>(s, keys, warp * 16, queries);
                 if (WANT_DK)
                     product_rows<D, QUERIES>(dp, values, warp * 16, douts);
-                backward_columns<QUERIES>(s, dp, view, statistics, q_first, j);
+                backward_columns<QUERIES>(s[0], dp[0], view, statistics, q_first, j);
                 if constexpr (WANT_DV)
                     product_add<D, QUERIES>(dv, s, douts);
                 if constexpr (WANT_DK)
@@ -220,10 +221,10 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     attention_backward_view<T> view(args, blockIdx.z, blockIdx.y * group);
     const float factor_dk[2] = {view.scale, view.scale}, factor_dv[2] = {1.0f, 1.0f};
     if constexpr (WANT_DK)
-        rows_store<D>(view.dk, view.stride, k_first + warp * 16, view.length, view.head_size, dk,
+        rows_store<D>(view.dk, view.stride, k_first + warp * 16, view.length, view.head_size, dk[0],
                       factor_dk, keys, warp * 16);
     if constexpr (WANT_DV)
-        rows_store<D>(view.dv, view.stride, k_first + warp * 16, view.length, view.head_size, dv,
+        rows_store<D>(view.dv, view.stride, k_first + warp * 16, view.length, view.head_size, dv[0],
                       factor_dv, values, warp * 16);
 }
 

@@ -6,8 +6,8 @@
  * chunk c of row r lies at position c ^ (r % 8), so that the eight rows of an 8x8 matrix always hit
  * eight different bank groups, along rows and along columns.
  *
- * A warp owns 16 rows of every product. `acc[n][e]` is element (row, column) of its result:
- *     row = g + 8 * (e / 2),  column = 8 n + 2 t + e % 2      g = lane / 4, t = lane % 4
+ * A warp owns M groups of 16 rows of every product. `acc[m][n][e]` is element (row, column):
+ *     row = 16 m + g + 8 * (e / 2),  column = 8 n + 2 t + e % 2      g = lane / 4, t = lane % 4
  */
 #ifndef SLUICE_KERNELS_CUDA_ATTENTION_TILE_CUH
 #define SLUICE_KERNELS_CUDA_ATTENTION_TILE_CUH
@@ -25,69 +25,85 @@ template <unsigned D> __device__ __forceinline__ unsigned tile_index(unsigned ro
 
 /* Start copying rows [first, first + ROWS) of a head; zeros past `end` and past the head size. */
 template <unsigned D, unsigned ROWS, unsigned THREADS, class T>
-__device__ __forceinline__ void tile_load(T *tile, const T *x, size_t stride, size_t first,
-                                          size_t end, unsigned head_size)
+__device__ __forceinline__ void tile_load(T *tile, const T *x, size_t stride, unsigned first,
+                                          unsigned end, unsigned head_size)
 {
     constexpr unsigned CHUNKS = D / 8;
     static_assert(ROWS * CHUNKS % THREADS == 0, "every thread copies the same number of chunks");
-#pragma unroll
+#pragma unroll 2 /* more would hold addresses in registers that the products need */
     for (unsigned i = 0; i < ROWS * CHUNKS / THREADS; i++) {
         unsigned at = threadIdx.x + i * THREADS;
         unsigned row = at / CHUNKS, chunk = at % CHUNKS;
         bool valid = first + row < end && chunk * 8 < head_size;
-        const T *from = valid ? x + (first + row) * stride + chunk * 8 : x;
+        const T *from = valid ? x + (size_t)(first + row) * stride + chunk * 8 : x;
         copy_async(tile + tile_index<D>(row, chunk), from, valid);
     }
 }
 
-/* acc[16, N] = a[16, D] b[N, D]^T: the warp's rows start at row `a_row` of tile a. */
-template <unsigned D, unsigned N, class T>
-__device__ __forceinline__ void product_rows(float (&acc)[N / 8][4], const T *a, unsigned a_row,
+/* acc[16 M, N] = a[16 M, D] b[N, D]^T: the warp's rows start at row `a_row` of tile a. Each
+ * fragment of b that is read from shared memory serves M row groups: its bandwidth is what limits M
+ * = 1. */
+template <unsigned D, unsigned N, unsigned M, class T>
+__device__ __forceinline__ void product_rows(float (&acc)[M][N / 8][4], const T *a, unsigned a_row,
                                              const T *b)
 {
     unsigned lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
 #pragma unroll
-    for (unsigned n = 0; n < N / 8; n++)
+    for (unsigned m = 0; m < M; m++)
 #pragma unroll
-        for (unsigned e = 0; e < 4; e++)
-            acc[n][e] = 0;
+        for (unsigned n = 0; n < N / 8; n++)
 #pragma unroll
+            for (unsigned e = 0; e < 4; e++)
+                acc[m][n][e] = 0;
+#pragma unroll 4 /* all of them would hold every swizzled address in a register */
     for (unsigned k = 0; k < D / 16; k++) {
-        uint32_t left[4];
+        uint32_t left[M][4];
         /* matrices: (rows 0-7, k 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15) */
-        load_matrices(left, a + tile_index<D>(a_row + (matrix & 1) * 8 + line, 2 * k + matrix / 2));
+#pragma unroll
+        for (unsigned m = 0; m < M; m++)
+            load_matrices(left[m], a + tile_index<D>(a_row + 16 * m + (matrix & 1) * 8 + line,
+                                                     2 * k + matrix / 2));
 #pragma unroll
         for (unsigned n = 0; n < N / 16; n++) {
             uint32_t right[4];
             /* (columns 0-7, k 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15) */
             load_matrices(right,
                           b + tile_index<D>(n * 16 + matrix / 2 * 8 + line, 2 * k + (matrix & 1)));
-            mma_16x8x16<T>(acc[2 * n], left, right[0], right[1]);
-            mma_16x8x16<T>(acc[2 * n + 1], left, right[2], right[3]);
+#pragma unroll
+            for (unsigned m = 0; m < M; m++) {
+                mma_16x8x16<T>(acc[m][2 * n], left[m], right[0], right[1]);
+                mma_16x8x16<T>(acc[m][2 * n + 1], left[m], right[2], right[3]);
+            }
         }
     }
 }
 
-/* acc[16, D] += p[16, K] b[K, D]: p is a result of product_rows, rounded to T on the way in. */
-template <unsigned D, unsigned K, class T>
-__device__ __forceinline__ void product_add(float (&acc)[D / 8][4], const float (&p)[K / 8][4],
-                                            const T *b)
+/* acc[16 M, D] += p[16 M, K] b[K, D]: p is a result of product_rows, rounded to T on the way in. */
+template <unsigned D, unsigned K, unsigned M, class T>
+__device__ __forceinline__ void product_add(float (&acc)[M][D / 8][4],
+                                            const float (&p)[M][K / 8][4], const T *b)
 {
     unsigned lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
 #pragma unroll
     for (unsigned k = 0; k < K / 16; k++) {
-        const uint32_t left[4] = {pair_bits<T>(p[2 * k][0], p[2 * k][1]),
-                                  pair_bits<T>(p[2 * k][2], p[2 * k][3]),
-                                  pair_bits<T>(p[2 * k + 1][0], p[2 * k + 1][1]),
-                                  pair_bits<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
+        uint32_t left[M][4];
+#pragma unroll
+        for (unsigned m = 0; m < M; m++)
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++)
+                left[m][i] = pair_bits<T>(p[m][2 * k + i / 2][i % 2 * 2],
+                                          p[m][2 * k + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
         for (unsigned d = 0; d < D / 16; d++) {
             uint32_t right[4];
             /* (k 0-7, d 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15), each read transposed */
             load_matrices_transposed(
                 right, b + tile_index<D>(k * 16 + (matrix & 1) * 8 + line, 2 * d + matrix / 2));
-            mma_16x8x16<T>(acc[2 * d], left, right[0], right[1]);
-            mma_16x8x16<T>(acc[2 * d + 1], left, right[2], right[3]);
+#pragma unroll
+            for (unsigned m = 0; m < M; m++) {
+                mma_16x8x16<T>(acc[m][2 * d], left[m], right[0], right[1]);
+                mma_16x8x16<T>(acc[m][2 * d + 1], left[m], right[2], right[3]);
+            }
         }
     }
 }
@@ -95,7 +111,7 @@ __device__ __forceinline__ void product_add(float (&acc)[D / 8][4], const float 
 /* Write the warp's 16 rows of acc, times a factor per row half, through its own rows of a tile in
  * shared memory (which nobody else reads any more) to global memory in 16-byte pieces. */
 template <unsigned D, class T>
-__device__ __forceinline__ void rows_store(T *out, size_t stride, size_t first, size_t end,
+__device__ __forceinline__ void rows_store(T *out, size_t stride, unsigned first, unsigned end,
                                            unsigned head_size, const float (&acc)[D / 8][4],
                                            const float (&factor)[2], T *tile, unsigned tile_row)
 {
@@ -112,7 +128,7 @@ __device__ __forceinline__ void rows_store(T *out, size_t stride, size_t first, 
     for (unsigned i = lane; i < 16 * (D / 8); i += 32) {
         unsigned row = i / (D / 8), chunk = i % (D / 8);
         if (first + row < end && chunk * 8 < head_size)
-            *reinterpret_cast<uint4 *>(out + (first + row) * stride + chunk * 8) =
+            *reinterpret_cast<uint4 *>(out + (size_t)(first + row) * stride + chunk * 8) =
                 *reinterpret_cast<const uint4 *>(tile + tile_index<D>(tile_row + row, chunk));
     }
 }

@@ -90,7 +90,8 @@ void forget(struct sl_cuda_choice *c)
     *c = sl_cuda_choice{};
 }
 
-cublasStatus_t describe(struct sl_cuda_choice *c, const struct sl_cuda_product &p)
+cublasStatus_t describe(const struct sl_cuda_blas *blas, struct sl_cuda_choice *c,
+                        const struct sl_cuda_product &p)
 {
     cublasOperation_t op_a = p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_b = p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -108,6 +109,8 @@ cublasStatus_t describe(struct sl_cuda_choice *c, const struct sl_cuda_product &
         int32_t bias_type = (int32_t)p.bias_type;
         set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
         set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type);
+        /* The heuristic wants to see a bias; the real one is named at each call. */
+        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &blas->workspace, sizeof blas->workspace);
     }
     if (!status)
         status = cublasLtMatrixLayoutCreate(&c->a, operand, p.a_transposed ? p.k : p.m,
@@ -183,7 +186,7 @@ cublasStatus_t find(struct sl_cuda_blas *blas, const struct sl_cuda_product &p,
     if (!c)
         c = &blas->choices[home % CACHE_ENTRIES];
     forget(c);
-    cublasStatus_t status = describe(c, p);
+    cublasStatus_t status = describe(blas, c, p);
     if (!status)
         status = choose(blas, c, p);
     if (status) {

@@ -35,6 +35,7 @@ namespace cudasim
 {
 
 thread_view *current;
+thread_schedule schedule = {CUDASIM_THREADS_FORWARD, 1};
 
 namespace
 {
@@ -218,8 +219,6 @@ void wait_here(fiber_state state)
 
 } // namespace
 
-thread_schedule schedule = {CUDASIM_THREADS_FORWARD, 1};
-
 unsigned lane()
 {
     return running->index & 31u;
@@ -287,10 +286,27 @@ const unsigned char *warp_exchange(const char *site, const void *mine, size_t by
     return slots[0].bytes;
 }
 
+static void copy_now(const pending_copy &copy)
+{
+    if (copy.source_bytes)
+        std::memcpy(copy.to, copy.from, copy.source_bytes);
+    std::memset(static_cast<unsigned char *>(copy.to) + copy.source_bytes, 0,
+                copy.bytes - copy.source_bytes);
+}
+
+/* A copy may land at any moment from its issue to its wait: the first in forward order (whoever
+ * still reads the target sees it change), the last in reverse order (whoever reads without waiting
+ * sees the old bytes), either in shuffled order. */
 void copy_async_issue(void *to, const void *from, unsigned bytes, unsigned source_bytes)
 {
     fiber *f = running;
-    f->copies.push_back({to, from, bytes, source_bytes, f->copy_group});
+    pending_copy copy = {to, from, bytes, source_bytes, f->copy_group};
+    bool early = schedule.order == CUDASIM_THREADS_FORWARD ||
+                 (schedule.order == CUDASIM_THREADS_SHUFFLED && next_random(&schedule.seed) & 1);
+    if (early)
+        copy_now(copy);
+    else
+        f->copies.push_back(copy);
 }
 
 void copy_async_commit()
@@ -308,14 +324,39 @@ void copy_async_wait(unsigned groups_left)
             f->copies[kept++] = copy;
             continue;
         }
-        if (copy.source_bytes)
-            std::memcpy(copy.to, copy.from, copy.source_bytes);
-        std::memset(static_cast<unsigned char *>(copy.to) + copy.source_bytes, 0,
-                    copy.bytes - copy.source_bytes);
+        copy_now(copy);
     }
     f->copies.resize(kept);
 }
 
+[[noreturn]] static void stop_at_deadlock()
+{
+    const char *site = nullptr, *other = nullptr;
+    for (unsigned i = 0; i < thread_count; i++) {
+        if (fibers[i].state == FIBER_DONE)
+            other = "their end";
+        else if (!site)
+            site = fibers[i].site;
+        else if (fibers[i].site != site)
+            other = fibers[i].site;
+    }
+    stop("a barrier that cannot complete", site, other);
+}
+
+/* Give each of these threads that can run one turn. */
+static bool run_turn(const unsigned *order, unsigned count)
+{
+    bool progress = false;
+    for (unsigned i = 0; i < count; i++)
+        if (fibers[order[i]].state == FIBER_READY) {
+            enter_fiber(&fibers[order[i]]);
+            progress = true;
+        }
+    return progress;
+}
+
+/* Forward and reverse: each warp runs as far as it can before the next one gets a turn, so that one
+ * is always a whole barrier ahead. Shuffled: all threads take single turns in random order. */
 static void run_block_threads()
 {
     std::vector<unsigned> order(thread_count);
@@ -323,26 +364,17 @@ static void run_block_threads()
         order[i] = schedule.order == CUDASIM_THREADS_REVERSE ? thread_count - 1 - i : i;
     while (live > 0) {
         bool progress = false;
-        if (schedule.order == CUDASIM_THREADS_SHUFFLED)
+        if (schedule.order == CUDASIM_THREADS_SHUFFLED) {
             for (unsigned i = thread_count; i > 1; i--)
                 std::swap(order[i - 1], order[next_random(&schedule.seed) % i]);
-        for (unsigned i : order)
-            if (fibers[i].state == FIBER_READY) {
-                enter_fiber(&fibers[i]);
-                progress = true;
-            }
-        if (!progress) {
-            const char *site = nullptr, *other = nullptr;
-            for (unsigned i = 0; i < thread_count; i++) {
-                if (fibers[i].state == FIBER_DONE)
-                    other = "their end";
-                else if (!site)
-                    site = fibers[i].site;
-                else if (fibers[i].site != site)
-                    other = fibers[i].site;
-            }
-            stop("a barrier that cannot complete", site, other);
+            progress = run_turn(order.data(), thread_count);
+        } else {
+            for (unsigned first = 0; first < thread_count; first += 32)
+                while (run_turn(&order[first], std::min(32u, thread_count - first)))
+                    progress = true;
         }
+        if (!progress)
+            stop_at_deadlock();
     }
 }
 

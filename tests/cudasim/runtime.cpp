@@ -195,6 +195,7 @@ void synchronize(cudaStream_t stream)
 } // namespace
 
 /* Whole programs are steered by the environment: SLUICE_CUDASIM_STREAMS=lazy|eager|SEED (shuffled),
+ * SLUICE_CUDASIM_THREADS=forward|reverse|SEED,
  * SLUICE_CUDASIM_LOST=N (the device is lost at its N-th operation), SLUICE_CUDASIM_MEMORY=BYTES. */
 __attribute__((constructor)) static void read_environment()
 {
@@ -204,6 +205,11 @@ __attribute__((constructor)) static void read_environment()
                        : std::strcmp(order, "eager") == 0 ? CUDASIM_STREAMS_EAGER
                                                           : CUDASIM_STREAMS_SHUFFLED;
     }
+    if (const char *order = std::getenv("SLUICE_CUDASIM_THREADS"))
+        cudasim::schedule = {std::strcmp(order, "forward") == 0   ? CUDASIM_THREADS_FORWARD
+                             : std::strcmp(order, "reverse") == 0 ? CUDASIM_THREADS_REVERSE
+                                                                  : CUDASIM_THREADS_SHUFFLED,
+                             std::strtoull(order, nullptr, 10)};
     if (const char *lost = std::getenv("SLUICE_CUDASIM_LOST"))
         fault_left[CUDASIM_FAULT_LOST] = std::strtoull(lost, nullptr, 10);
     if (const char *memory = std::getenv("SLUICE_CUDASIM_MEMORY"))
