@@ -33,9 +33,9 @@ fi
 
 sluice=$build/engine/program/sluice
 common=(--model bible-2m --data "$@" --config "$root/scripts/demo.json"
-    --set "nvme.path=$nvme" --set train.steps=1800 --set train.sequence_length=128
+    --set "nvme.path=$nvme" --set train.steps=1200 --set train.sequence_length=128
     --set train.warmup_steps=100 --set train.lr_scheduler_type=cosine --set train.min_lr_ratio=0.05
-    --set train.eval_interval=600 --set optimizer.master=split)
+    --set train.eval_interval=400 --set optimizer.master=split)
 
 say "training: optimizer state in $nvme, results in $out"
 rm -rf "$out"/checkpoint-*
