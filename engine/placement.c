@@ -19,14 +19,13 @@ static bool fits(const struct sl_placement_search *s, const uint64_t total[SL_TI
     return s->budget_bytes[tier] == 0 || total[tier] <= s->budget_bytes[tier];
 }
 
-/* Put `parts` sixteenths of a kind on `to` and the rest on `from`. */
+/* Put `parts` sixteenths of what a kind had on `from` (`share`) on `to`. */
 static int attempt(struct sl_placement_search *s, enum sl_placed kind, enum sl_tier from,
-                   enum sl_tier to, int parts, bool *good, struct sl_error *error)
+                   enum sl_tier to, double share, int parts, bool *good, struct sl_error *error)
 {
     double *fraction = s->placement.fraction[kind];
-    memset(fraction, 0, SL_TIER_COUNT * sizeof(*fraction));
-    fraction[to] = (double)parts / PARTS;
-    fraction[from] = 1 - fraction[to];
+    fraction[to] = share * parts / PARTS;
+    fraction[from] = share - fraction[to];
     uint64_t total[SL_TIER_COUNT];
     int result = s->attempt(s->user, &s->placement, total, error);
     *good = !result && fits(s, total, from);
@@ -42,14 +41,15 @@ static int relieve(struct sl_placement_search *s, enum sl_tier from, enum sl_tie
     *done = !result && fits(s, total, from);
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]) && !result && !*done; i++) {
         enum sl_placed kind = order[i];
-        if (!s->free[kind] || s->placement.fraction[kind][from] != 1)
+        double share = s->placement.fraction[kind][from];
+        if (!s->free[kind] || share <= 0)
             continue;
-        result = attempt(s, kind, from, to, PARTS, done, error);
+        result = attempt(s, kind, from, to, share, PARTS, done, error);
         int low = 0, high = PARTS;
         while (*done && high - low > 1 && !result) {
             bool good;
             int middle = (low + high) / 2;
-            result = attempt(s, kind, from, to, middle, &good, error);
+            result = attempt(s, kind, from, to, share, middle, &good, error);
             if (good)
                 high = middle;
             else
@@ -57,7 +57,7 @@ static int relieve(struct sl_placement_search *s, enum sl_tier from, enum sl_tie
         }
         if (*done && !result) {
             bool good;
-            result = attempt(s, kind, from, to, high, &good, error);
+            result = attempt(s, kind, from, to, share, high, &good, error);
         }
     }
     return result;

@@ -30,16 +30,23 @@ uint64_t sl_process_peak_bytes(void)
     return status_bytes("VmHWM");
 }
 
-static uint64_t baseline_bytes;
+static uint64_t baseline_bytes, baseline_peak_bytes;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void measure_baseline(void)
 {
     baseline_bytes = sl_process_resident_bytes();
+    baseline_peak_bytes = sl_process_peak_bytes();
 }
 
 uint64_t sl_process_baseline_bytes(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, measure_baseline);
     return baseline_bytes;
+}
+
+uint64_t sl_process_baseline_peak_bytes(void)
+{
+    pthread_once(&once, measure_baseline);
+    return baseline_peak_bytes;
 }

@@ -12,5 +12,7 @@ uint64_t sl_process_peak_bytes(void);
 /* Resident bytes of the program, its libraries and heap before the engine made anything: measured
  * on the first call and the same afterwards. */
 uint64_t sl_process_baseline_bytes(void);
+/* The peak until that call: reading the data may have taken more than training will. */
+uint64_t sl_process_baseline_peak_bytes(void);
 
 #endif

@@ -48,7 +48,9 @@ say "held out"
 tail -1 "$out/log.jsonl" | sed -n 's/.*"eval_loss": \([0-9.]*\).*/this model: \1 nats per byte/p'
 
 say "a sample"
-"$sluice" generate --model "$checkpoint" --prompt "In the beginning " --max-tokens 200 \
+prompt="And it came to pass "
+printf '%s' "$prompt"
+"$sluice" generate --device host --model "$checkpoint" --prompt "$prompt" --max-tokens 300 \
     --temperature 0.7 --seed 3
 
 say "done in $(($(date +%s) - start)) s"
