@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/sluice.h"
@@ -35,23 +36,41 @@ static void train(const char *optimizer, struct sl_train_result *result)
                 .device = "host"},
         .out = out,
     };
-    struct sl_error error = {0};
-    if (sl_train(&options, result, &error))
-        fail_msg("%s", error.message);
+    /* In a process of its own: peak and growth are of one run. */
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct sl_error error = {0};
+        int code = sl_train(&options, result, &error);
+        if (code)
+            fprintf(stderr, "%s\n", error.message);
+        ssize_t sent = write(ends[1], result, sizeof(*result));
+        _exit(code || sent != (ssize_t)sizeof(*result));
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], result, sizeof(*result)), sizeof(*result));
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     printf("  %s: %.2f MiB at its peak, %.2f MiB planned, %.2f MiB gained after step 2\n",
            optimizer, (double)result->peak_bytes / (1 << 20),
            (double)result->planned_bytes / (1 << 20), (double)result->growth_bytes / (1 << 20));
 }
 
-/* The larger run first: a peak is of the whole process. */
+static void assert_peak(const struct sl_train_result *result)
+{
+    double ratio = (double)result->peak_bytes / (double)result->planned_bytes;
+    if (!(ratio > 0.95 && ratio < 1.05))
+        fail_msg("the peak is %.3f of the plan", ratio);
+}
+
 static void peak_is_the_plan(void **state)
 {
     (void)state;
     struct sl_train_result result;
     train("placement.optimizer=host", &result);
-    double ratio = (double)result.peak_bytes / (double)result.planned_bytes;
-    if (!(ratio > 0.95 && ratio < 1.05))
-        fail_msg("the peak is %.3f of the plan", ratio);
+    assert_peak(&result);
     /* What is left are code pages of the checkpoint's writer, touched at the end. */
     assert_true(result.growth_bytes < (2u << 20));
 }
