@@ -2,6 +2,7 @@
 /* Tokenisation speed of one core, beside that of the `tokenizers` library in the same run.
  *
  *     tokenize --tokenizer DIR --file TEXT [--repeats N] [--python PATH] [--dump IDS] [--json]
+ *     tokenize --tokenizer DIR --list FILE
  *
  * Best of N passes over the text in memory, opened tokenizer, warm cache after the first pass.
  * --python PATH has that interpreter time the library on the same text (encode of the whole text
@@ -19,7 +20,7 @@
 #include "engine/tokenizer.h"
 
 struct arguments {
-    const char *tokenizer, *file, *python, *dump;
+    const char *tokenizer, *file, *python, *dump, *list;
     unsigned repeats;
     bool json;
 };
@@ -56,13 +57,15 @@ static bool parse(int argc, char **argv, struct arguments *arguments)
             arguments->python = value;
         else if (strcmp(argv[i], "--dump") == 0)
             arguments->dump = value;
+        else if (strcmp(argv[i], "--list") == 0)
+            arguments->list = value;
         else if (strcmp(argv[i], "--repeats") == 0)
             arguments->repeats = (unsigned)strtoul(value, NULL, 10);
         else
             return false;
         i++;
     }
-    return arguments->file && arguments->repeats > 0;
+    return (arguments->file || arguments->list) && arguments->repeats > 0;
 }
 
 static char *read_whole(const char *path, size_t *bytes)
@@ -156,18 +159,57 @@ static int measure(const struct arguments *arguments, const char *text, size_t b
     return code;
 }
 
+static int dump_one(struct sl_encoder *encoder, const char *path, struct sl_ids *ids,
+                    struct sl_error *error)
+{
+    size_t bytes = 0;
+    char out[4096 + 8], *text = read_whole(path, &bytes);
+    if (!text)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -EIO, "%s: cannot read", path);
+    ids->count = 0;
+    int code = sl_encode(encoder, text, bytes, SL_ENCODE_DEFAULT, ids, error);
+    snprintf(out, sizeof(out), "%s.ids", path);
+    if (!code && !dump_ids(out, ids))
+        code = sl_error_set(error, SL_DOMAIN_IO, -EIO, "%s: cannot write", out);
+    free(text);
+    return code;
+}
+
+static int dump_list(const char *list, struct sl_encoder *encoder, struct sl_error *error)
+{
+    char line[4096];
+    struct sl_ids ids = {0};
+    FILE *file = fopen(list, "r");
+    int code = file ? 0 : sl_error_set(error, SL_DOMAIN_INPUT, -errno, "%s: cannot read", list);
+    while (!code && fgets(line, sizeof(line), file)) {
+        line[strcspn(line, "\n")] = 0;
+        code = dump_one(encoder, line, &ids, error);
+    }
+    if (file)
+        fclose(file);
+    sl_ids_finish(&ids);
+    return code;
+}
+
+static int bench_file(const struct arguments *arguments, struct sl_encoder *encoder,
+                      double open_seconds, struct sl_error *error)
+{
+    size_t bytes = 0;
+    char *text = read_whole(arguments->file, &bytes);
+    if (!text)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -EIO, "%s: cannot read", arguments->file);
+    int code = measure(arguments, text, bytes, encoder, open_seconds, error);
+    free(text);
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     struct arguments arguments;
     if (!parse(argc, argv, &arguments)) {
         fprintf(stderr, "usage: tokenize [--tokenizer DIR] --file TEXT [--repeats N] "
-                        "[--python PATH] [--dump IDS] [--json]\n");
-        return 2;
-    }
-    size_t bytes = 0;
-    char *text = read_whole(arguments.file, &bytes);
-    if (!text) {
-        fprintf(stderr, "%s: %s\n", arguments.file, strerror(errno));
+                        "[--python PATH] [--dump IDS] [--json]\n"
+                        "       tokenize [--tokenizer DIR] --list FILE\n");
         return 2;
     }
     struct sl_tokenizer *tokenizer = NULL;
@@ -179,11 +221,11 @@ int main(int argc, char **argv)
     if (!code)
         code = sl_encoder_create(&encoder, tokenizer, &error);
     if (!code)
-        code = measure(&arguments, text, bytes, encoder, open_seconds, &error);
+        code = arguments.list ? dump_list(arguments.list, encoder, &error)
+                              : bench_file(&arguments, encoder, open_seconds, &error);
     if (code)
         fprintf(stderr, "%s\n", error.message);
     sl_encoder_destroy(encoder);
     sl_tokenizer_close(tokenizer);
-    free(text);
     return code ? 1 : 0;
 }

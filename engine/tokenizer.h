@@ -87,6 +87,7 @@ enum sl_encode_flags {
     SL_ENCODE_DEFAULT = 0,
     SL_ENCODE_TEMPLATE = 1, /* add what the post-processor adds (a leading BOS) */
     SL_ENCODE_PLAIN = 2,    /* special tokens in the text are text, not ids */
+    SL_ENCODE_INSIDE = 4,   /* the text begins behind a special token, not at the very start */
 };
 
 /* Append the ids of a whole text to `ids`.

@@ -165,6 +165,7 @@ bool added_set_find(const struct added_set *set, const char *text, size_t bytes,
             continue;
         match->resume = end;
         match->id = token->id;
+        match->token = token;
         match->start = token->left_strip ? strip_left(text, start, floor) : start;
         match->end = token->right_strip ? strip_right(text, bytes, end) : end;
         return true;

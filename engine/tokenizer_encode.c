@@ -41,6 +41,22 @@ size_t tokenizer_cut(const struct sl_tokenizer *tokenizer, const char *text, siz
     return 0;
 }
 
+size_t tokenizer_next_break(const struct sl_tokenizer *tokenizer, const char *text, size_t bytes,
+                            size_t from)
+{
+    struct added_match match;
+    if (tokenizer->kind == TOKENIZER_BYTES)
+        return bytes;
+    while (from < bytes &&
+           added_set_find(&tokenizer->raw_set, text, bytes, from, 0, false, &match)) {
+        const struct added_token *token = match.token;
+        if (!token->left_strip && token->special && match.start >= from)
+            return match.start;
+        from = match.resume;
+    }
+    return bytes;
+}
+
 static int clean(struct sl_encoder *encoder, const char **text, size_t *bytes)
 {
     size_t at = utf8_valid_prefix(*text, *bytes);
@@ -103,12 +119,18 @@ static int apply_nfc(struct sl_encoder *encoder, struct sl_text *out, const char
     while (at < *bytes && !code) {
         /* The run: its first character, then all that is unstable behind it. */
         size_t end = at, length;
-        utf8_code(*text + end, &length);
+        uint8_t class = unicode_class(encoder->classes, utf8_code(*text + end, &length));
         for (end += length; end < *bytes; end += length)
             if (!(unicode_class(encoder->classes, utf8_code(*text + end, &length)) &
                   CHARACTER_UNSTABLE))
                 break;
-        code = compose_run(out, *text + at, end - at);
+        if (class & CHARACTER_NEWER_MARK) {
+            utf8_code(*text + at, &length);
+            code = tokenizer_text_append(out, *text + at, length);
+            at += length;
+        }
+        if (!code && end > at)
+            code = compose_run(out, *text + at, end - at);
         at = stable_prefix(encoder->classes, *text, *bytes, end);
         if (!code)
             code = tokenizer_text_append(out, *text + end, at - end);
@@ -232,7 +254,7 @@ int encode_text(struct sl_encoder *encoder, const char *text, size_t bytes, unsi
     int code = clean(encoder, &text, &bytes);
     for (size_t i = 0; template && i < tokenizer->template_before_count && !code; i++)
         code = emit_id(encoder, tokenizer->template_before[i]);
-    encoder->at_start = first;
+    encoder->at_start = first && !(flags & SL_ENCODE_INSIDE);
     encoder->continued = !first;
     if (!code)
         code = split_added(encoder, &tokenizer->raw_set, text, bytes, plain, encode_segment);

@@ -105,6 +105,7 @@ struct added_match {
     size_t start, end; /* spaces that the token swallows included */
     size_t resume;     /* where the next search begins */
     uint32_t id;
+    const struct added_token *token;
 };
 bool added_set_find(const struct added_set *set, const char *text, size_t bytes, size_t from,
                     size_t floor, bool plain, struct added_match *match);
@@ -254,6 +255,12 @@ int normalize(struct sl_encoder *encoder, const char **text, size_t *bytes);
 
 /* Length of a prefix of text that may be encoded alone; 0 where no cut is found. */
 size_t tokenizer_cut(const struct sl_tokenizer *tokenizer, const char *text, size_t bytes);
+
+/* The first place at or after `from` before which a text may be broken because a special token
+ * begins there (only of the raw set, and only such as leave what stands before alone); else bytes.
+ */
+size_t tokenizer_next_break(const struct sl_tokenizer *tokenizer, const char *text, size_t bytes,
+                            size_t from);
 
 /* Room for `more` further elements; false where memory or the size type ends. */
 bool tokenizer_ids_reserve(struct sl_ids *ids, size_t more);

@@ -51,6 +51,29 @@ static const struct unicode_range newer_digits[] = {
     {0, 0},
 };
 
+/* Combining, or second in a composition, since a Unicode after 9. */
+static const struct unicode_range newer_marks[] = {
+    {0x7fd, 0x7fd},     {0x898, 0x89f},
+    {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
+    {0xc3c, 0xc3c},     {0xd3b, 0xd3c},
+    {0xeba, 0xeba},     {0x1715, 0x1715},
+    {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},
+    {0xa82c, 0xa82c},   {0x10d24, 0x10d27},
+    {0x10eab, 0x10eac}, {0x10efd, 0x10eff},
+    {0x10f46, 0x10f50}, {0x10f82, 0x10f85},
+    {0x11070, 0x11070}, {0x1133b, 0x1133b},
+    {0x1145e, 0x1145e}, {0x11839, 0x1183a},
+    {0x11930, 0x11930}, {0x1193d, 0x1193e},
+    {0x11943, 0x11943}, {0x119e0, 0x119e0},
+    {0x11a34, 0x11a34}, {0x11a47, 0x11a47},
+    {0x11a99, 0x11a99}, {0x11d42, 0x11d42},
+    {0x11d44, 0x11d45}, {0x11d97, 0x11d97},
+    {0x11f41, 0x11f42}, {0x16ff0, 0x16ff1},
+    {0x1e08f, 0x1e08f}, {0x1e130, 0x1e136},
+    {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef},
+    {0x1e4ec, 0x1e4ef}, {0, 0},
+};
+
 /* Symbols that are Alphabetic, and so \w: circled and squared Latin letters. */
 static const struct unicode_range other_alphabetic[] = {
     {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}, {0, 0},
@@ -113,7 +136,9 @@ static uint8_t classify(uint32_t code)
         class |= CHARACTER_SPACE;
     if (code == '\n' || code == '\r')
         class |= CHARACTER_NEWLINE;
-    if (is_unstable(code, property))
+    if (in_ranges(newer_marks, code))
+        class |= CHARACTER_NEWER_MARK;
+    else if (is_unstable(code, property))
         class |= CHARACTER_UNSTABLE;
     if (letter || mark || category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
         category == UTF8PROC_CATEGORY_PC || code == 0x200c || code == 0x200d ||

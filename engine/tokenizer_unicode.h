@@ -7,13 +7,14 @@
 #include <stdint.h>
 
 enum character_class {
-    CHARACTER_LETTER = 1,    /* \p{L} */
-    CHARACTER_NUMBER = 2,    /* \p{N} */
-    CHARACTER_SPACE = 4,     /* White_Space */
-    CHARACTER_NEWLINE = 8,   /* CR or LF */
-    CHARACTER_UNSTABLE = 16, /* NFC may change it, or compose it with what stands before */
-    CHARACTER_DIGIT = 32,    /* \p{N} as the Digits pre-tokenizer has it (a newer Unicode) */
-    CHARACTER_WORD = 64,     /* \w */
+    CHARACTER_LETTER = 1,       /* \p{L} */
+    CHARACTER_NUMBER = 2,       /* \p{N} */
+    CHARACTER_SPACE = 4,        /* White_Space */
+    CHARACTER_NEWLINE = 8,      /* CR or LF */
+    CHARACTER_UNSTABLE = 16,    /* NFC may change it, or compose it with what stands before */
+    CHARACTER_DIGIT = 32,       /* \p{N} as the Digits pre-tokenizer has it (a newer Unicode) */
+    CHARACTER_NEWER_MARK = 128, /* NFC leaves it alone, and what follows does not compose with it */
+    CHARACTER_WORD = 64,        /* \w */
 };
 
 /* Blocks of 256 code points; equal blocks are stored once. */

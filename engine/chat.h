@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Chat templates: from messages to the text a model was tuned on, and to ids that know which of
+ * them are answers.
+ *
+ * A model's real template is a Jinja program. Sluice runs none: it knows the formats by name and
+ * chooses by strings that only occur in one of them. Ids are those of the rendered text as a whole,
+ * as `transformers` gives them; which tokens are answers is found by encoding up to each border.
+ */
+#ifndef SLUICE_ENGINE_CHAT_H
+#define SLUICE_ENGINE_CHAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "engine/tokenizer.h"
+
+enum sl_chat_format {
+    SL_CHAT_PLAIN,  /* texts one below the other, end of text behind an answer */
+    SL_CHAT_CHATML, /* <|im_start|>role ... <|im_end|> */
+    SL_CHAT_QWEN,   /* chatml with a default system message (2.5) or a think block (3) */
+    SL_CHAT_LLAMA2,
+    SL_CHAT_LLAMA3,
+    SL_CHAT_MISTRAL,
+    SL_CHAT_GEMMA,
+    SL_CHAT_PHI,
+    SL_CHAT_ALPACA,
+    SL_CHAT_FORMAT_COUNT
+};
+
+#define SL_CHAT_SYSTEM_BYTES 512
+
+struct sl_chat {
+    enum sl_chat_format format;
+    char system[SL_CHAT_SYSTEM_BYTES]; /* used where a conversation has none; may be empty */
+    bool dated;       /* llama3: 3.1's system header with knowledge and today's date */
+    bool think_block; /* qwen: 3's empty think block before the last answer */
+    bool tight;       /* mistral: no space before [/INST] */
+};
+
+enum sl_chat_role { SL_CHAT_SYSTEM, SL_CHAT_USER, SL_CHAT_ASSISTANT, SL_CHAT_TOOL };
+
+struct sl_chat_message {
+    enum sl_chat_role role;
+    const char *text; /* borrowed */
+    size_t bytes;
+};
+
+/* Choose by name ("chatml", "qwen", "llama2", ...). -EINVAL lists the names. */
+int sl_chat_from_name(struct sl_chat *chat, const char *name, struct sl_error *error);
+const char *sl_chat_format_name(enum sl_chat_format format);
+
+/* Choose by the markers in a Jinja text. False where none fits (or jinja is NULL): *chat is then
+ * plain, and the caller warns loudly. */
+bool sl_chat_detect(struct sl_chat *chat, const char *jinja);
+
+/* Half-open byte ranges of a rendered text. */
+struct sl_chat_spans {
+    struct sl_chat_span {
+        size_t start, end;
+    } * data;
+    size_t count, capacity;
+};
+void sl_chat_spans_finish(struct sl_chat_spans *spans);
+
+/* Append the rendered conversation to `text`, and to `answers` where its answers lie, each with the
+ * token that ends it. `prompt`: end with what an answer of the assistant begins with.
+ *
+ * Errors   -EINVAL for a role that the format has no place for, -ENOMEM */
+int sl_chat_render(const struct sl_chat *chat, const struct sl_tokenizer *tokenizer,
+                   const struct sl_chat_message *messages, size_t count, bool prompt,
+                   struct sl_text *text, struct sl_chat_spans *answers, struct sl_error *error);
+
+/* Append the ids of a rendered text to `ids` and, for each, 1 or 0 to `trained` (NULL allowed): 1
+ * where any of the token's text lies in an answer. */
+int sl_chat_encode(struct sl_encoder *encoder, const struct sl_text *text,
+                   const struct sl_chat_spans *answers, struct sl_ids *ids, struct sl_text *trained,
+                   struct sl_error *error);
+
+#endif
