@@ -8,6 +8,9 @@
  *
  *     | training sequences 0 .. N-1                 | held out N .. N+M-1 | rest < T |
  *
+ * Files that are mapped as they are stay apart: each is a stream of its own, and their sequences
+ * are numbered through. Conversations are no stream but examples, and packed (dataset_pack.c).
+ *
  * A batch row is filled by walking the documents that lie in its window; what a row holds depends
  * on its number alone, so any thread may fill any row in any order.
  */
@@ -23,20 +26,10 @@
 
 #define SEQUENCE_LENGTH_MAX (1u << 24)
 
-struct sl_dataset {
-    struct token_store store;
-    uint32_t sequence_length;
-    uint64_t train_count, eval_count;
-    uint64_t seed;
-    bool in_order;
-};
-
 static int check_options(const struct sl_dataset_options *options, struct sl_error *error)
 {
     if (options->file_count == 0)
         return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "no data files; name at least one");
-    if (!options->tokenizer)
-        return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "text data needs a tokenizer");
     if (options->sequence_length == 0 || options->sequence_length > SEQUENCE_LENGTH_MAX)
         return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "sequence_length %u: give 1 to %u",
                             options->sequence_length, SEQUENCE_LENGTH_MAX);
@@ -47,26 +40,39 @@ static int check_options(const struct sl_dataset_options *options, struct sl_err
     return 0;
 }
 
-/* Cut the stream and hold out the tail. */
+static int too_short(const struct sl_dataset *dataset, const struct sl_dataset_options *options,
+                     struct sl_error *error)
+{
+    uint64_t tokens = sl_dataset_tokens(dataset), length = dataset->sequence_length;
+    bool holds_out = options->validation_fraction > 0;
+    uint64_t parts = 1u + holds_out;
+    return sl_error_set(
+        error, SL_DOMAIN_INPUT, -EINVAL,
+        "%s%s: %llu tokens, but %s of sequence_length %llu need %llu; give more text%s or lower "
+        "sequence_length to at most %llu",
+        options->files[0], options->file_count > 1 ? " and others" : "", (unsigned long long)tokens,
+        holds_out ? "a training and a held-out sequence" : "one sequence",
+        (unsigned long long)length, (unsigned long long)(parts * length + 1),
+        holds_out ? ", set validation_fraction to 0," : "",
+        (unsigned long long)(tokens > parts ? (tokens - 1) / parts : 1));
+}
+
+/* Cut the streams and hold out the tail. */
 static int split(struct sl_dataset *dataset, const struct sl_dataset_options *options,
                  struct sl_error *error)
 {
-    uint64_t tokens = dataset->store.token_count, length = dataset->sequence_length;
-    uint64_t total = tokens ? (tokens - 1) / length : 0;
-    bool holds_out = options->validation_fraction > 0;
-    if (total < 1u + holds_out) {
-        uint64_t parts = 1u + holds_out;
-        return sl_error_set(
-            error, SL_DOMAIN_INPUT, -EINVAL,
-            "%s%s: %llu tokens, but %s of sequence_length %llu need %llu; give more text%s or "
-            "lower sequence_length to at most %llu",
-            options->files[0], options->file_count > 1 ? " and others" : "",
-            (unsigned long long)tokens,
-            holds_out ? "a training and a held-out sequence" : "one sequence",
-            (unsigned long long)length, (unsigned long long)(parts * length + 1),
-            holds_out ? ", set validation_fraction to 0," : "",
-            (unsigned long long)(tokens > parts ? (tokens - 1) / parts : 1));
+    uint64_t length = dataset->sequence_length, total = 0;
+    dataset->first_sequence = calloc(dataset->store_count + 1, sizeof(*dataset->first_sequence));
+    if (!dataset->first_sequence)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a dataset");
+    for (size_t i = 0; i < dataset->store_count; i++) {
+        uint64_t tokens = dataset->stores[i].token_count;
+        total += tokens ? (tokens - 1) / length : 0;
+        dataset->first_sequence[i + 1] = total;
     }
+    bool holds_out = options->validation_fraction > 0;
+    if (total < 1u + holds_out)
+        return too_short(dataset, options, error);
     if (holds_out) {
         double wanted = (double)total * options->validation_fraction + 0.5;
         dataset->eval_count = sl_min_u64(sl_max_u64((uint64_t)wanted, 1), total - 1);
@@ -88,9 +94,12 @@ int sl_dataset_open(struct sl_dataset **out, const struct sl_dataset_options *op
     dataset->sequence_length = options->sequence_length;
     dataset->seed = options->seed;
     dataset->in_order = options->in_order;
-    code = dataset_read(&dataset->store, options, error);
-    if (!code)
-        code = split(dataset, options, error);
+    code = dataset_read(dataset, options, error);
+    if (!code) {
+        dataset->samples = dataset->stores->samples;
+        code = dataset->samples ? dataset_pack(dataset, options, error)
+                                : split(dataset, options, error);
+    }
     if (code) {
         sl_dataset_close(dataset);
         return code;
@@ -103,7 +112,12 @@ void sl_dataset_close(struct sl_dataset *dataset)
 {
     if (!dataset)
         return;
-    store_close(&dataset->store);
+    for (size_t i = 0; i < dataset->store_count; i++)
+        store_close(&dataset->stores[i]);
+    packing_finish(&dataset->train);
+    packing_finish(&dataset->eval);
+    free(dataset->stores);
+    free(dataset->first_sequence);
     free(dataset);
 }
 
@@ -139,29 +153,55 @@ static uint64_t fill_document(const struct token_store *store, struct row row, u
     return trained;
 }
 
+static void fill_nothing(struct row row, uint32_t from, uint32_t length)
+{
+    for (uint32_t i = from; i < length; i++) {
+        row.ids[i] = 0;
+        row.targets[i] = -1;
+        row.positions[i] = (int32_t)(i - from);
+        row.first[i] = (int32_t)from;
+    }
+}
+
 static uint64_t fill_stream_row(const struct sl_dataset *dataset, struct row row, uint64_t sequence)
 {
-    const struct token_store *store = &dataset->store;
-    uint64_t begin = sequence * dataset->sequence_length;
-    uint64_t end = begin + dataset->sequence_length;
-    uint64_t document = store_document_of(store, begin), trained = 0;
-    for (uint64_t at = begin; at < end; document++) {
-        uint64_t document_end = store->documents[document + 1];
-        uint64_t stop = sl_min_u64(document_end, end);
-        trained += fill_document(store, row, (uint32_t)(at - begin), at, stop, document_end > end);
-        at = stop;
+    size_t index = 0;
+    while (dataset->first_sequence[index + 1] <= sequence)
+        index++;
+    const struct token_store *store = &dataset->stores[index];
+    uint64_t length = dataset->sequence_length, trained = 0;
+    uint64_t begin = (sequence - dataset->first_sequence[index]) * length, end = begin + length;
+    for (uint64_t at = begin; at < end;) {
+        uint64_t stop = store_document_end(store, at, end + 1); /* one more: does it go on? */
+        uint64_t last = sl_min_u64(stop, end);
+        trained += fill_document(store, row, (uint32_t)(at - begin), at, last, stop > end);
+        at = last;
     }
     return trained;
 }
 
-static void fill_nothing(struct row row, uint32_t length)
+static uint64_t fill_packed_row(const struct sl_dataset *dataset, struct row row,
+                                const struct packing *packing, uint64_t sequence)
 {
-    for (uint32_t i = 0; i < length; i++) {
-        row.ids[i] = 0;
-        row.targets[i] = -1;
-        row.positions[i] = (int32_t)i;
-        row.first[i] = 0;
+    const struct token_store *store = dataset->stores;
+    uint64_t trained = 0;
+    uint32_t at = 0;
+    for (uint64_t i = packing->starts[sequence]; i < packing->starts[sequence + 1]; i++) {
+        uint64_t document = packing->examples[i], from = store->documents[document];
+        uint64_t slots = example_slots(store, document, dataset->sequence_length);
+        trained += fill_document(store, row, at, from, from + slots, true);
+        at += (uint32_t)slots;
     }
+    fill_nothing(row, at, dataset->sequence_length);
+    return trained;
+}
+
+static uint64_t fill_row(const struct sl_dataset *dataset, struct row row, bool eval,
+                         uint64_t sequence)
+{
+    if (dataset->samples)
+        return fill_packed_row(dataset, row, eval ? &dataset->eval : &dataset->train, sequence);
+    return fill_stream_row(dataset, row, sequence + (eval ? dataset->train_count : 0));
 }
 
 void sl_dataset_next(const struct sl_dataset *dataset, struct sl_dataset_state *state,
@@ -179,7 +219,7 @@ void sl_dataset_next(const struct sl_dataset *dataset, struct sl_dataset_state *
             order = permutation_make(dataset->train_count, dataset->seed, state->epoch);
         uint64_t sequence = dataset->in_order ? state->index : permutation_at(&order, state->index);
         struct row row = batch_row(batch, i, dataset->sequence_length);
-        batch->trained_tokens += fill_stream_row(dataset, row, sequence);
+        batch->trained_tokens += fill_row(dataset, row, false, sequence);
         state->index++;
     }
 }
@@ -192,11 +232,10 @@ size_t sl_dataset_eval(const struct sl_dataset *dataset, uint64_t index, size_t 
     for (size_t i = 0; i < batch_count; i++) {
         struct row row = batch_row(batch, i, dataset->sequence_length);
         if (index >= dataset->eval_count || i >= dataset->eval_count - index) {
-            fill_nothing(row, dataset->sequence_length);
+            fill_nothing(row, 0, dataset->sequence_length);
             continue;
         }
-        uint64_t sequence = dataset->train_count + index + i;
-        batch->trained_tokens += fill_stream_row(dataset, row, sequence);
+        batch->trained_tokens += fill_row(dataset, row, true, index + i);
         filled++;
     }
     return filled;
@@ -214,7 +253,10 @@ uint64_t sl_dataset_eval_sequences(const struct sl_dataset *dataset)
 
 uint64_t sl_dataset_tokens(const struct sl_dataset *dataset)
 {
-    return dataset->store.token_count;
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < dataset->store_count; i++)
+        tokens += dataset->stores[i].token_count;
+    return tokens;
 }
 
 uint32_t sl_dataset_sequence_length(const struct sl_dataset *dataset)
@@ -224,21 +266,36 @@ uint32_t sl_dataset_sequence_length(const struct sl_dataset *dataset)
 
 uint32_t sl_dataset_id_limit(const struct sl_dataset *dataset)
 {
-    return dataset->store.id_limit;
+    uint32_t limit = 0;
+    for (size_t i = 0; i < dataset->store_count; i++)
+        if (dataset->stores[i].id_limit > limit)
+            limit = dataset->stores[i].id_limit;
+    return limit;
 }
 
 uint64_t sl_dataset_fingerprint(const struct sl_dataset *dataset)
 {
-    uint64_t facts[] = {dataset->store.fingerprint, dataset->store.token_count,
-                        dataset->sequence_length,   dataset->train_count,
-                        dataset->eval_count,        dataset->seed,
-                        dataset->in_order};
-    return XXH3_64bits(facts, sizeof(facts));
+    uint64_t facts[] = {dataset->sequence_length, dataset->train_count,
+                        dataset->eval_count,      dataset->seed,
+                        dataset->in_order,        dataset->samples};
+    uint64_t hash = XXH3_64bits(facts, sizeof(facts));
+    for (size_t i = 0; i < dataset->store_count; i++) {
+        uint64_t of_store[] = {dataset->stores[i].fingerprint, dataset->stores[i].token_count};
+        hash = XXH3_64bits_withSeed(of_store, sizeof(of_store), hash);
+    }
+    return hash;
 }
 
 uint64_t sl_dataset_memory_bytes(const struct sl_dataset *dataset)
 {
-    return sizeof(*dataset) + (dataset->store.anonymous ? dataset->store.map_bytes : 0);
+    uint64_t bytes = sizeof(*dataset) + dataset->store_count * sizeof(*dataset->stores);
+    for (size_t i = 0; i < dataset->store_count; i++)
+        bytes += dataset->stores[i].anonymous ? dataset->stores[i].map_bytes : 0;
+    const struct packing *packings[] = {&dataset->train, &dataset->eval};
+    for (size_t i = 0; i < 2 && dataset->samples; i++)
+        bytes += (packings[i]->sequence_count + 2) * sizeof(*packings[i]->starts) +
+                 (packings[i]->example_count + 1) * sizeof(*packings[i]->examples);
+    return bytes;
 }
 
 static void store_u64(uint8_t *bytes, uint64_t value)

@@ -21,18 +21,34 @@
 #include "engine/tokenizer.h"
 
 struct sl_dataset;
+struct sl_workers;
 
+/* Files by their suffix: .json .jsonl .ndjson hold records ({"text"}, OpenAI messages, ShareGPT,
+ * Alpaca, {"prompt", "completion"}), .bin holds ids (llm.c, nanoGPT), all others are plain text.
+ * Records that are conversations are examples: packed whole, trained on their answers. All else is
+ * a stream that is cut every sequence_length tokens. */
 struct sl_dataset_options {
     const char *const *files;
     size_t file_count;
-    const struct sl_tokenizer *tokenizer; /* borrowed until close; .bin files need none */
+    const struct sl_tokenizer *tokenizer; /* borrowed until close; .bin files may do without one */
     const char *cache_directory; /* token store kept here between runs; NULL: in memory, unless the
                                     input is a .bin file, which is mapped as it is */
     uint32_t sequence_length;    /* T */
-    double validation_fraction;  /* of the sequences, in [0, 0.5]; > 0 holds out at least one */
+    double
+        validation_fraction; /* of sequences or examples, in [0, 0.5]; > 0 holds out one or more */
     uint64_t seed;
-    bool in_order;            /* no shuffling */
-    const struct sl_log *log; /* borrowed until close; NULL allowed */
+    bool in_order; /* no shuffling */
+
+    const char
+        *chat_template;   /* "chatml", "llama3", ... (engine/chat.h); NULL: by the tokenizer's */
+    bool train_on_prompt; /* conversations: all tokens are trained, not answers alone */
+    bool no_packing;      /* conversations: one to a sequence */
+    struct sl_workers *workers; /* threads for tokenising, borrowed during open; NULL: the caller */
+    const struct sl_log *log;   /* borrowed until close; NULL allowed */
+
+    /* Called now and then while tokenising; false stops with -ECANCELED. NULL allowed. */
+    bool (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total, uint64_t tokens);
+    void *progress_user;
 };
 
 /* Where a run stands in its data. Stored as two little-endian u64, epoch then index. */
@@ -87,6 +103,11 @@ uint64_t sl_dataset_fingerprint(const struct sl_dataset *dataset);
 
 /* Heap and anonymous memory held while open. Mapped files are page cache and not counted. */
 uint64_t sl_dataset_memory_bytes(const struct sl_dataset *dataset);
+
+/* Append one training sequence for people to read: a line for each stretch of tokens that is
+ * trained or is context, documents told apart, cut after about 4,000 bytes. Errors: -ENOMEM. */
+int sl_dataset_show(const struct sl_dataset *dataset, const struct sl_tokenizer *tokenizer,
+                    uint64_t sequence, struct sl_text *text);
 
 /* Length of an epoch's position as stored in a checkpoint. */
 #define SL_DATASET_STATE_BYTES 16

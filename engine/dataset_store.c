@@ -27,14 +27,14 @@
 
 #define HEADER_BYTES 4096u
 #define SPOOL_BYTES (1u << 18)
-#define STORE_VERSION 1u
+#define STORE_VERSION 2u
 
 static const char magic[8] = {'S', 'L', 'T', 'O', 'K', 'E', 'N', 'S'};
 
 struct store_header {
     char magic[8];
     uint32_t version, id_bytes;
-    uint32_t id_limit, marked;
+    uint32_t id_limit, flags; /* 1: marked, 2: samples */
     uint64_t key, fingerprint;
     uint64_t token_count, document_count, documents_offset;
     uint64_t checksum; /* XXH3 of the fields above */
@@ -53,7 +53,7 @@ struct store_writer {
     char *path, *partial; /* NULL: in memory */
     uint64_t key, token_count, document_count, document_start;
     uint32_t id_bytes, id_limit;
-    bool marked;
+    bool marked, samples;
     XXH3_state_t *hash;
 };
 
@@ -205,6 +205,11 @@ int store_writer_end_document(struct store_writer *writer, struct sl_error *erro
     return 0;
 }
 
+void store_writer_set_samples(struct store_writer *writer)
+{
+    writer->samples = true;
+}
+
 uint64_t store_writer_token_count(const struct store_writer *writer)
 {
     return writer->token_count;
@@ -235,7 +240,7 @@ static int write_header(struct store_writer *writer, uint64_t documents_offset)
         .version = STORE_VERSION,
         .id_bytes = writer->id_bytes,
         .id_limit = writer->id_limit,
-        .marked = writer->marked,
+        .flags = writer->marked | writer->samples << 1,
         .key = writer->key,
         .fingerprint = XXH3_64bits_digest(writer->hash),
         .token_count = writer->token_count,
@@ -343,7 +348,9 @@ static int map_store(struct token_store *store, int fd, const char *name, bool a
         store->fingerprint = header->fingerprint;
         store->id_bytes = header->id_bytes;
         store->id_limit = header->id_limit;
-        store->marked = header->marked;
+        store->marked = header->flags & 1;
+        store->samples = header->flags & 2;
+        store->eos = -1;
         store->anonymous = anonymous;
         good = documents_ascend(store);
     }

@@ -22,12 +22,15 @@
 
 struct token_store {
     const void *ids;
-    const uint64_t *documents; /* [document_count + 1] */
+    const uint64_t *documents; /* [document_count + 1]; NULL: documents end at eos ids */
     uint64_t token_count, document_count;
     uint64_t fingerprint; /* of ids, marks and documents */
     uint32_t id_bytes;    /* 2 or 4 */
     uint32_t id_limit;
     bool marked;
+    bool samples;   /* documents are examples: never cut, packed whole */
+    bool eos_leads; /* without documents: an eos id begins one, else it ends one */
+    int32_t eos;    /* without documents; -1: all is one document */
     bool anonymous; /* lies in memory, not in a file */
     void *map;
     size_t map_bytes;
@@ -47,6 +50,7 @@ int store_writer_append(struct store_writer *writer, const uint32_t *ids, size_t
 /* The document ends here. Nothing happens where it holds no token. */
 int store_writer_end_document(struct store_writer *writer, struct sl_error *error);
 
+void store_writer_set_samples(struct store_writer *writer);
 uint64_t store_writer_token_count(const struct store_writer *writer);
 
 /* Durability: a store with a path is synced and renamed into place on success. */
@@ -65,6 +69,14 @@ static inline uint32_t store_raw(const struct token_store *store, uint64_t index
     return store->id_bytes == 2 ? ((const uint16_t *)store->ids)[index]
                                 : ((const uint32_t *)store->ids)[index];
 }
+
+/* Map an llm.c or nanoGPT .bin as it is, and read it once for its largest id and its hash. `eos` is
+ * the id that separates documents, or -1. */
+int store_open_bin(struct token_store *store, const char *path, int32_t eos,
+                   struct sl_error *error);
+
+/* End of the document that holds token `index`, looking no further than `limit`. */
+uint64_t store_document_end(const struct token_store *store, uint64_t index, uint64_t limit);
 
 /* Index of the document that holds token `index`. */
 uint64_t store_document_of(const struct token_store *store, uint64_t index);
