@@ -129,7 +129,8 @@ static int save_state(struct bin_writer *writer, struct sl_error *error)
 static int batch_done(void *user, struct sl_error *error)
 {
     struct bin_writer *writer = user;
-    if ((writer->count - writer->synced_count) * writer->id_bytes < SYNC_BYTES)
+    uint64_t interval = writer->options->sync_bytes ? writer->options->sync_bytes : SYNC_BYTES;
+    if ((writer->count - writer->synced_count) * writer->id_bytes < interval)
         return 0;
     int code = flush_ids(writer, error);
     return code ? code : save_state(writer, error);
@@ -209,6 +210,11 @@ static int open_output(struct bin_writer *writer, struct sl_error *error)
         return sl_error_set(error, SL_DOMAIN_IO, -errno, "%s: %s", writer->partial,
                             strerror(errno));
     int32_t eos = sl_tokenizer_eos(options->tokenizer);
+    if (eos < 0)
+        sl_log_write(options->log, SL_LOG_WARNING,
+                     "the tokenizer names no end-of-text token (tokenizer_config.json, "
+                     "generation_config.json or config.json beside it do): nothing stands between "
+                     "documents");
     if (!resumed && options->format == SL_BIN_LLMC && eos >= 0) {
         uint32_t id = (uint32_t)eos; /* llm.c begins documents with it */
         return put_ids(writer, &id, 1, error);
@@ -267,6 +273,7 @@ int sl_tokenize(const struct sl_tokenize_options *options, struct sl_tokenize_re
         code = open_output(&writer, error);
     if (!code) {
         result->tokens_resumed = writer.synced_count;
+        result->bytes_resumed = position.bytes_done;
         source.tokens = writer.count;
         code = tokenize_run(&source, &sink, &position, error);
     }

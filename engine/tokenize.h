@@ -27,6 +27,7 @@ struct sl_tokenize_options {
     const char *chat_template;  /* as in struct sl_dataset_options */
     bool train_on_prompt;       /* allow conversations, whose mask a .bin cannot hold */
     bool fresh;                 /* ignore what an earlier run left */
+    uint64_t sync_bytes;        /* of ids between two states on the disk; 0: 64 MiB */
     struct sl_workers *workers; /* NULL: the calling thread alone */
     const struct sl_log *log;
     /* After each batch; false stops: the next call with the same options goes on from there. */
@@ -36,13 +37,14 @@ struct sl_tokenize_options {
 
 struct sl_tokenize_result {
     uint64_t tokens, bytes_read, bytes_written;
-    uint64_t tokens_resumed; /* of an earlier run */
+    uint64_t tokens_resumed, bytes_resumed; /* of an earlier run; known before the first progress */
 };
 
 /* Write `output`: OUTPUT.partial and OUTPUT.state until it is whole, then renamed.
  *
  * Memory     sl_tokenize_memory_bytes(), whatever the size of the files
- * Durability synced before the rename; state is synced every 64 MiB of ids
+ * Durability synced before the rename; the state is synced every sync_bytes: a killed run goes on
+ *            from there
  * Errors     -ECANCELED (stopped by progress; can be resumed), -EINVAL, -EFBIG (the format's
  * limit), -errno of files. The state is kept on errors of the moment (disk full), too */
 int sl_tokenize(const struct sl_tokenize_options *options, struct sl_tokenize_result *result,

@@ -12,6 +12,7 @@ static const struct {
     {"plan", "what a run needs and moves, before it starts", command_plan},
     {"simulate", "the same plan on other hardware, under a virtual clock", command_simulate},
     {"config", "what becomes of each key of a configuration", command_config},
+    {"tokenize", "text and records to a file of token ids", command_tokenize},
     {"generate", "text from a model, its weights on any tier", command_generate},
     {"export", "a model folder from a checkpoint", command_export},
     {"inspect", "what a checkpoint holds, and its hash", command_inspect},

@@ -45,6 +45,7 @@ int command_generate(int argc, char **argv);
 int command_inspect(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_simulate(int argc, char **argv);
+int command_tokenize(int argc, char **argv);
 int command_train(int argc, char **argv);
 int command_tune(int argc, char **argv);
 

@@ -3,8 +3,10 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/tokenize.h"
@@ -165,6 +167,54 @@ static void a_stopped_run_goes_on(void **state)
     assert_int_not_equal(access(leftover, F_OK), 0);
 }
 
+static bool die_later(void *user, uint64_t done, uint64_t total, uint64_t tokens)
+{
+    (void)user;
+    (void)done;
+    (void)total;
+    (void)tokens;
+    if (--stop_countdown == 0)
+        raise(SIGKILL);
+    return true;
+}
+
+/* Killed in the midst of its second batch: what the state counts is kept, what was written beyond
+ * it is not. */
+static void a_killed_run_goes_on(void **state)
+{
+    (void)state;
+    const char *files[] = {text_path};
+    struct sl_tokenize_options options = {.files = files,
+                                          .file_count = 1,
+                                          .tokenizer = tokenizer,
+                                          .output = out_path,
+                                          .format = SL_BIN_LLMC,
+                                          .sync_bytes = 1,
+                                          .progress = die_later};
+    struct sl_tokenize_result result;
+    struct sl_error error = {0};
+    unlink(out_path);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        stop_countdown = 2;
+        sl_tokenize(&options, &result, &error);
+        _exit(1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_not_equal(access(out_path, F_OK), 0);
+    options.progress = NULL;
+    assert_int_equal(sl_tokenize(&options, &result, &error), 0);
+    assert_true(result.tokens_resumed > 0 && result.bytes_resumed > 0);
+    assert_true(result.tokens_resumed < result.tokens);
+    size_t count;
+    uint16_t *ids = read_ids(1024, &count);
+    expect_text(ids + 1, count - 1);
+    free(ids);
+}
+
 static void a_state_of_other_input_does_not_count(void **state)
 {
     (void)state;
@@ -219,6 +269,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_give_the_ids_of_the_whole),
         cmocka_unit_test(a_stopped_run_goes_on),
+        cmocka_unit_test(a_killed_run_goes_on),
         cmocka_unit_test(a_state_of_other_input_does_not_count),
         cmocka_unit_test(records_become_documents),
     };
