@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/chat_internal.h"
 #include "engine/tokenizer_internal.h"
 
 static const char *const format_names[SL_CHAT_FORMAT_COUNT] = {
@@ -24,7 +25,7 @@ struct writer {
     const struct sl_chat *chat;
     const struct sl_tokenizer *tokenizer;
     struct sl_text *text;
-    struct sl_chat_spans *answers;
+    struct sl_chat_rendering *out;
     const struct sl_chat_message *messages;
     size_t count;
     int code;
@@ -50,40 +51,9 @@ static void put_token(struct writer *writer, int32_t id)
     put(writer, piece, bytes);
 }
 
-/* Python's strip(), what the templates' trim does; without `left` its rstrip(). */
-static void put_stripped(struct writer *writer, const struct sl_chat_message *message, bool left)
+static void end_span(struct writer *writer, struct sl_chat_spans *spans, size_t start)
 {
-    const char *text = message->text;
-    size_t bytes = message->bytes;
-    while (bytes && (text[bytes - 1] == ' ' || (text[bytes - 1] >= 9 && text[bytes - 1] <= 13)))
-        bytes--;
-    while (left && bytes && (*text == ' ' || (*text >= 9 && *text <= 13))) {
-        text++;
-        bytes--;
-    }
-    put(writer, text, bytes);
-}
-
-static void put_trimmed(struct writer *writer, const struct sl_chat_message *message)
-{
-    put_stripped(writer, message, true);
-}
-
-static void put_message(struct writer *writer, const struct sl_chat_message *message)
-{
-    put(writer, message->text, message->bytes);
-}
-
-/* An answer begins here, and end_answer closes it. */
-static size_t begin_answer(const struct writer *writer)
-{
-    return writer->text->bytes;
-}
-
-static void end_answer(struct writer *writer, size_t start)
-{
-    struct sl_chat_spans *spans = writer->answers;
-    if (writer->code || !spans || start == writer->text->bytes)
+    if (writer->code || start == writer->text->bytes)
         return;
     if (spans->count == spans->capacity) {
         size_t capacity = spans->capacity ? spans->capacity * 2 : 8;
@@ -98,10 +68,60 @@ static void end_answer(struct writer *writer, size_t start)
     spans->data[spans->count++] = (struct sl_chat_span){start, writer->text->bytes};
 }
 
-void sl_chat_spans_finish(struct sl_chat_spans *spans)
+/* What people or models wrote, as opposed to the frame around it. */
+static void put_content(struct writer *writer, const char *text, size_t bytes)
 {
-    free(spans->data);
-    *spans = (struct sl_chat_spans){0};
+    size_t start = writer->text->bytes;
+    put(writer, text, bytes);
+    end_span(writer, &writer->out->contents, start);
+}
+
+/* Python's strip(), what the templates' trim does; without `left` its rstrip(). */
+static void put_stripped(struct writer *writer, const struct sl_chat_message *message, bool left)
+{
+    const char *text = message->text;
+    size_t bytes = message->bytes;
+    while (bytes && (text[bytes - 1] == ' ' || (text[bytes - 1] >= 9 && text[bytes - 1] <= 13)))
+        bytes--;
+    while (left && bytes && (*text == ' ' || (*text >= 9 && *text <= 13))) {
+        text++;
+        bytes--;
+    }
+    put_content(writer, text, bytes);
+}
+
+static void put_trimmed(struct writer *writer, const struct sl_chat_message *message)
+{
+    put_stripped(writer, message, true);
+}
+
+static void put_message(struct writer *writer, const struct sl_chat_message *message)
+{
+    put_content(writer, message->text, message->bytes);
+}
+
+/* An answer begins here, and end_answer closes it. */
+static size_t begin_answer(const struct writer *writer)
+{
+    return writer->text->bytes;
+}
+
+static void end_answer(struct writer *writer, size_t start)
+{
+    end_span(writer, &writer->out->answers, start);
+}
+
+void sl_chat_rendering_clear(struct sl_chat_rendering *rendering)
+{
+    rendering->text.bytes = rendering->answers.count = rendering->contents.count = 0;
+}
+
+void sl_chat_rendering_finish(struct sl_chat_rendering *rendering)
+{
+    sl_text_finish(&rendering->text);
+    free(rendering->answers.data);
+    free(rendering->contents.data);
+    *rendering = (struct sl_chat_rendering){0};
 }
 
 static const struct sl_chat_message *system_of(const struct writer *writer)
@@ -317,13 +337,20 @@ static void render_plain(struct writer *writer, bool prompt)
 
 static const struct format {
     void (*render)(struct writer *writer, bool prompt);
-    bool tool; /* has a place for tool messages */
+    bool tool;         /* has a place for tool messages */
+    const char *end;   /* the text of the token that ends an answer; "": end of text */
+    const char *frame; /* texts of the tokens around messages */
 } formats[SL_CHAT_FORMAT_COUNT] = {
-    [SL_CHAT_PLAIN] = {render_plain, true},    [SL_CHAT_CHATML] = {render_chatml, true},
-    [SL_CHAT_QWEN] = {render_chatml, true},    [SL_CHAT_LLAMA2] = {render_llama2, false},
-    [SL_CHAT_LLAMA3] = {render_llama3, true},  [SL_CHAT_MISTRAL] = {render_mistral, false},
-    [SL_CHAT_GEMMA] = {render_gemma, false},   [SL_CHAT_PHI] = {render_phi, false},
-    [SL_CHAT_ALPACA] = {render_alpaca, false},
+    [SL_CHAT_PLAIN] = {render_plain, true, "", ""},
+    [SL_CHAT_CHATML] = {render_chatml, true, "<|im_end|>", "<|im_start|> <|im_end|>"},
+    [SL_CHAT_QWEN] = {render_chatml, true, "<|im_end|>", "<|im_start|> <|im_end|>"},
+    [SL_CHAT_LLAMA2] = {render_llama2, false, "", "[INST] [/INST] <<SYS>> <</SYS>>"},
+    [SL_CHAT_LLAMA3] = {render_llama3, true, "<|eot_id|>",
+                        "<|start_header_id|> <|end_header_id|> <|eot_id|>"},
+    [SL_CHAT_MISTRAL] = {render_mistral, false, "", "[INST] [/INST]"},
+    [SL_CHAT_GEMMA] = {render_gemma, false, "<end_of_turn>", "<start_of_turn> <end_of_turn>"},
+    [SL_CHAT_PHI] = {render_phi, false, "<|end|>", "<|system|> <|user|> <|assistant|> <|end|>"},
+    [SL_CHAT_ALPACA] = {render_alpaca, false, "", ""},
 };
 
 /* A system message first or nowhere, tools only where they have a place. */
@@ -346,21 +373,32 @@ static int check_roles(const struct sl_chat *chat, const struct sl_chat_message 
 
 int sl_chat_render(const struct sl_chat *chat, const struct sl_tokenizer *tokenizer,
                    const struct sl_chat_message *messages, size_t count, bool prompt,
-                   struct sl_text *text, struct sl_chat_spans *answers, struct sl_error *error)
+                   struct sl_chat_rendering *rendering, struct sl_error *error)
 {
     int code = check_roles(chat, messages, count, error);
     if (code)
         return code;
     struct writer writer = {.chat = chat,
                             .tokenizer = tokenizer,
-                            .text = text,
-                            .answers = answers,
+                            .text = &rendering->text,
+                            .out = rendering,
                             .messages = messages,
                             .count = count};
     formats[chat->format].render(&writer, prompt);
     return writer.code
                ? sl_error_set(error, SL_DOMAIN_MEMORY, writer.code, "no memory for a conversation")
                : 0;
+}
+
+const char *sl_chat_end(const struct sl_chat *chat)
+{
+    return formats[chat->format].end;
+}
+
+bool chat_frame_has(const struct sl_chat *chat, const char *token, size_t bytes)
+{
+    const char *frame = formats[chat->format].frame;
+    return memmem(frame, strlen(frame), token, bytes) != NULL;
 }
 
 const char *sl_chat_format_name(enum sl_chat_format format)

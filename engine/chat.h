@@ -55,6 +55,11 @@ const char *sl_chat_format_name(enum sl_chat_format format);
  * plain, and the caller warns loudly. */
 bool sl_chat_detect(struct sl_chat *chat, const char *jinja);
 
+/* Choose for a tokenizer: by `name` where given (with the particulars of the tokenizer's own
+ * template where that is of the same format), else by that template. *guessed: no marker fitted. */
+int sl_chat_choose(struct sl_chat *chat, const struct sl_tokenizer *tokenizer, const char *name,
+                   bool *guessed, struct sl_error *error);
+
 /* Half-open byte ranges of a rendered text. */
 struct sl_chat_spans {
     struct sl_chat_span {
@@ -62,20 +67,37 @@ struct sl_chat_spans {
     } * data;
     size_t count, capacity;
 };
-void sl_chat_spans_finish(struct sl_chat_spans *spans);
 
-/* Append the rendered conversation to `text`, and to `answers` where its answers lie, each with the
- * token that ends it. `prompt`: end with what an answer of the assistant begins with.
+/* A rendered conversation: its text, where its answers lie, each with the token that ends it, and
+ * where messages stand in their frames. From zero; finish frees. */
+struct sl_chat_rendering {
+    struct sl_text text;
+    struct sl_chat_spans answers, contents;
+};
+void sl_chat_rendering_clear(struct sl_chat_rendering *rendering); /* keeps its memory */
+void sl_chat_rendering_finish(struct sl_chat_rendering *rendering);
+
+/* Append the conversation. `prompt`: end with what an answer of the assistant begins with.
  *
  * Errors   -EINVAL for a role that the format has no place for, -ENOMEM */
 int sl_chat_render(const struct sl_chat *chat, const struct sl_tokenizer *tokenizer,
                    const struct sl_chat_message *messages, size_t count, bool prompt,
-                   struct sl_text *text, struct sl_chat_spans *answers, struct sl_error *error);
+                   struct sl_chat_rendering *rendering, struct sl_error *error);
 
-/* Append the ids of a rendered text to `ids` and, for each, 1 or 0 to `trained` (NULL allowed): 1
- * where any of the token's text lies in an answer. */
-int sl_chat_encode(struct sl_encoder *encoder, const struct sl_text *text,
-                   const struct sl_chat_spans *answers, struct sl_ids *ids, struct sl_text *trained,
-                   struct sl_error *error);
+/* The token that ends an answer, as text ("<|im_end|>"): what generation stops at. "" where it is
+ * the end of text. */
+const char *sl_chat_end(const struct sl_chat *chat);
+
+/* Append the ids of a rendering to `ids` and, for each, 1 or 0 to `trained` (NULL allowed): 1
+ * where any of the token's text lies in an answer.
+ *
+ * A message that spells a special token or one of the format's frame would write a turn that was
+ * never taken. Such a message is encoded by itself, without added tokens, so that its text stays
+ * text; `allow_special` leaves that out, as transformers does. Other conversations are encoded as a
+ * whole. Frames that are plain text ([INST] of Llama 2, ### of Alpaca) are no tokens: there a
+ * message can imitate them. */
+int sl_chat_encode(const struct sl_chat *chat, struct sl_encoder *encoder,
+                   const struct sl_chat_rendering *rendering, bool allow_special,
+                   struct sl_ids *ids, struct sl_text *trained, struct sl_error *error);
 
 #endif

@@ -68,3 +68,15 @@ bool sl_chat_detect(struct sl_chat *chat, const char *jinja)
     }
     return true;
 }
+
+int sl_chat_choose(struct sl_chat *chat, const struct sl_tokenizer *tokenizer, const char *name,
+                   bool *guessed, struct sl_error *error)
+{
+    struct sl_chat own;
+    bool known = sl_chat_detect(&own, sl_tokenizer_chat_template(tokenizer));
+    *chat = own;
+    *guessed = !name && !known;
+    if (!name || (known && strcmp(sl_chat_format_name(own.format), name) == 0))
+        return 0;
+    return sl_chat_from_name(chat, name, error);
+}

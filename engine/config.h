@@ -105,6 +105,14 @@ struct sl_config {
     bool activation_checkpointing;
     uint64_t tile_table_bytes; /* numeric key; 0: never; SL_CONFIG_TILE_AUTO: by the table */
 
+    /* from files to sequences: engine/dataset.h */
+    struct {
+        char chat_template[16]; /* "": by the model's own */
+        bool train_on_prompt, no_packing, allow_special, in_order, no_cache;
+        double validation_fraction;            /* 0 where nothing is evaluated */
+        char cache_path[SL_CONFIG_PATH_BYTES]; /* "": in the run's output folder */
+    } data;
+
     /* what is written while training */
     uint64_t print_steps;   /* a progress line every so many steps; 0: none */
     uint64_t eval_interval; /* 0: no evaluation */

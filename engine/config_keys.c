@@ -6,9 +6,9 @@
 #include "base/size.h"
 
 static const struct sl_key_block *const blocks[] = {
-    &sl_keys_train,     &sl_keys_engine,    &sl_keys_top,        &sl_keys_optimizer,
-    &sl_keys_scheduler, &sl_keys_precision, &sl_keys_zero,       &sl_keys_offload,
-    &sl_keys_runtime,   &sl_keys_monitor,   &sl_keys_accelerate,
+    &sl_keys_train,     &sl_keys_data,      &sl_keys_engine,    &sl_keys_top,
+    &sl_keys_optimizer, &sl_keys_scheduler, &sl_keys_precision, &sl_keys_zero,
+    &sl_keys_offload,   &sl_keys_runtime,   &sl_keys_monitor,   &sl_keys_accelerate,
 };
 #define BLOCK_COUNT (sizeof(blocks) / sizeof(blocks[0]))
 

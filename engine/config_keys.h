@@ -51,9 +51,9 @@ struct sl_key_block {
     size_t count;
 };
 
-extern const struct sl_key_block sl_keys_train, sl_keys_engine, sl_keys_top, sl_keys_optimizer,
-    sl_keys_scheduler, sl_keys_precision, sl_keys_zero, sl_keys_offload, sl_keys_runtime,
-    sl_keys_monitor, sl_keys_accelerate;
+extern const struct sl_key_block sl_keys_train, sl_keys_data, sl_keys_engine, sl_keys_top,
+    sl_keys_optimizer, sl_keys_scheduler, sl_keys_precision, sl_keys_zero, sl_keys_offload,
+    sl_keys_runtime, sl_keys_monitor, sl_keys_accelerate;
 
 const struct sl_key_block *sl_key_block_at(size_t index); /* NULL past the last */
 size_t sl_key_count(void);

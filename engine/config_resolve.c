@@ -345,6 +345,32 @@ static void resolve_profiler(struct sl_config_context *context)
               sizeof(config->flops_profiler.output_file));
 }
 
+#define VALIDATION_SHARE 0.02
+
+static void resolve_data(struct sl_config_context *context)
+{
+    struct sl_config *config = context->config;
+    if (!sl_value_is(context, "data.template", "auto"))
+        copy_text(context, "data.template", config->data.chat_template,
+                  sizeof(config->data.chat_template));
+    config->data.train_on_prompt = sl_value_bool(context, "data.train_on_prompt", false);
+    config->data.no_packing = !sl_value_bool(context, "data.packing", true);
+    config->data.allow_special = sl_value_is(context, "data.special_tokens", "ids");
+    config->data.in_order = !sl_value_bool(context, "data.shuffle", true);
+    config->data.no_cache = !sl_value_bool(context, "data.cache", true);
+    copy_text(context, "data.cache_path", config->data.cache_path, sizeof(config->data.cache_path));
+    if (config->data.no_cache)
+        sl_value_answer(context, "data.cache_path", SL_CONFIG_NO_EFFECT, "data.cache is off");
+    double share = sl_value_number(context, "data.validation_fraction", VALIDATION_SHARE);
+    config->data.validation_fraction = config->eval_interval ? share : 0;
+    if (config->eval_interval && share <= 0)
+        sl_config_problem(context, "train.eval_interval needs held-out data; set "
+                                   "data.validation_fraction above 0, or the interval to 0");
+    if (!config->eval_interval)
+        sl_value_answer(context, "data.validation_fraction", SL_CONFIG_NO_EFFECT,
+                        "train.eval_interval is 0: nothing is held out");
+}
+
 void sl_resolve_runtime(struct sl_config_context *context)
 {
     struct sl_config *config = context->config;
@@ -360,6 +386,7 @@ void sl_resolve_runtime(struct sl_config_context *context)
     config->keep_best = sl_value_bool(context, "train.keep_best", false);
     config->activation_checkpointing =
         sl_value_bool(context, "train.activation_checkpointing", true);
+    resolve_data(context);
     resolve_frozen(context);
     resolve_profiler(context);
     resolve_monitor(context, "csv_monitor", &config->csv);

@@ -94,6 +94,7 @@ int sl_dataset_open(struct sl_dataset **out, const struct sl_dataset_options *op
     dataset->sequence_length = options->sequence_length;
     dataset->seed = options->seed;
     dataset->in_order = options->in_order;
+    dataset->unpacked = options->no_packing;
     code = dataset_read(dataset, options, error);
     if (!code) {
         dataset->samples = dataset->stores->samples;
@@ -241,6 +242,11 @@ size_t sl_dataset_eval(const struct sl_dataset *dataset, uint64_t index, size_t 
     return filled;
 }
 
+bool sl_dataset_has_examples(const struct sl_dataset *dataset)
+{
+    return dataset->samples;
+}
+
 uint64_t sl_dataset_sequences(const struct sl_dataset *dataset)
 {
     return dataset->train_count;
@@ -277,7 +283,7 @@ uint64_t sl_dataset_fingerprint(const struct sl_dataset *dataset)
 {
     uint64_t facts[] = {dataset->sequence_length, dataset->train_count,
                         dataset->eval_count,      dataset->seed,
-                        dataset->in_order,        dataset->samples};
+                        dataset->in_order,        dataset->samples | dataset->unpacked << 1};
     uint64_t hash = XXH3_64bits(facts, sizeof(facts));
     for (size_t i = 0; i < dataset->store_count; i++) {
         uint64_t of_store[] = {dataset->stores[i].fingerprint, dataset->stores[i].token_count};

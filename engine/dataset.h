@@ -31,8 +31,8 @@ struct sl_dataset_options {
     const char *const *files;
     size_t file_count;
     const struct sl_tokenizer *tokenizer; /* borrowed until close; .bin files may do without one */
-    const char *cache_directory; /* token store kept here between runs; NULL: in memory, unless the
-                                    input is a .bin file, which is mapped as it is */
+    const char *cache_directory; /* token store kept here between runs, made if needed; NULL: in
+                                    memory, unless the input is a .bin file: mapped as it is */
     uint32_t sequence_length;    /* T */
     double
         validation_fraction; /* of sequences or examples, in [0, 0.5]; > 0 holds out one or more */
@@ -42,6 +42,7 @@ struct sl_dataset_options {
     const char
         *chat_template;   /* "chatml", "llama3", ... (engine/chat.h); NULL: by the tokenizer's */
     bool train_on_prompt; /* conversations: all tokens are trained, not answers alone */
+    bool allow_special;   /* special tokens that a message spells are ids, not text */
     bool no_packing;      /* conversations: one to a sequence */
     struct sl_workers *workers; /* threads for tokenising, borrowed during open; NULL: the caller */
     const struct sl_log *log;   /* borrowed until close; NULL allowed */
@@ -104,10 +105,14 @@ uint64_t sl_dataset_fingerprint(const struct sl_dataset *dataset);
 /* Heap and anonymous memory held while open. Mapped files are page cache and not counted. */
 uint64_t sl_dataset_memory_bytes(const struct sl_dataset *dataset);
 
-/* Append one training sequence for people to read: a line for each stretch of tokens that is
- * trained or is context, documents told apart, cut after about 4,000 bytes. Errors: -ENOMEM. */
+/* True where the data are examples (conversations), false where they are a stream. */
+bool sl_dataset_has_examples(const struct sl_dataset *dataset);
+
+/* Append the training sequence that is `index`th in epoch 0, for people to read: a line for each
+ * stretch of tokens that is trained or is context, documents told apart, cut after about
+ * `bytes_max` bytes. Errors: -ENOMEM. */
 int sl_dataset_show(const struct sl_dataset *dataset, const struct sl_tokenizer *tokenizer,
-                    uint64_t sequence, struct sl_text *text);
+                    uint64_t index, size_t bytes_max, struct sl_text *text);
 
 /* Length of an epoch's position as stored in a checkpoint. */
 #define SL_DATASET_STATE_BYTES 16

@@ -29,7 +29,7 @@ struct sl_dataset {
     uint32_t sequence_length;
     uint64_t train_count, eval_count; /* sequences */
     uint64_t seed;
-    bool in_order;
+    bool in_order, unpacked;
     bool samples; /* packings are used, else the streams are cut */
     struct packing train, eval;
 };

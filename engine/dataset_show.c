@@ -16,11 +16,10 @@
 #include "engine/dataset_internal.h"
 #include "engine/tokenizer_internal.h"
 
-#define SHOWN_BYTES_MAX 4000u
-
 struct showing {
     const struct sl_tokenizer *tokenizer;
     struct sl_text *out;
+    size_t bytes_max;   /* of out */
     struct sl_text run; /* decoded, not written yet */
     struct sl_decoder decoder;
     bool trained, open;
@@ -88,7 +87,7 @@ static int show_row(struct showing *showing, const struct sl_dataset_batch *row,
             code = show_token(showing, (uint32_t)row->ids[i], trained);
         if (!code && ends && row->targets[i] >= 0)
             code = show_token(showing, (uint32_t)row->targets[i], true);
-        if (showing->out->bytes + showing->run.bytes > SHOWN_BYTES_MAX) {
+        if (showing->out->bytes + showing->run.bytes > showing->bytes_max) {
             code = code ? code : flush_run(showing);
             return code ? code : tokenizer_text_append(showing->out, "  ...\n", 6);
         }
@@ -97,7 +96,7 @@ static int show_row(struct showing *showing, const struct sl_dataset_batch *row,
 }
 
 int sl_dataset_show(const struct sl_dataset *dataset, const struct sl_tokenizer *tokenizer,
-                    uint64_t sequence, struct sl_text *text)
+                    uint64_t index, size_t bytes_max, struct sl_text *text)
 {
     uint32_t length = dataset->sequence_length;
     int32_t *row = malloc((size_t)length * 4 * sizeof(*row));
@@ -105,9 +104,10 @@ int sl_dataset_show(const struct sl_dataset *dataset, const struct sl_tokenizer 
         return -ENOMEM;
     struct sl_dataset_batch batch = {row, row + length, row + 2 * (size_t)length,
                                      row + 3 * (size_t)length, 0};
-    struct sl_dataset_state state = {.index = sequence % dataset->train_count};
+    struct sl_dataset_state state = {.index = index % dataset->train_count};
     sl_dataset_next(dataset, &state, 1, &batch);
-    struct showing showing = {.tokenizer = tokenizer, .out = text};
+    struct showing showing = {
+        .tokenizer = tokenizer, .out = text, .bytes_max = text->bytes + bytes_max};
     int code = show_row(&showing, &batch, length);
     sl_text_finish(&showing.run);
     free(row);

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -111,6 +112,32 @@ static int writer_fail(const struct store_writer *writer, int code, struct sl_er
                         (unsigned long long)writer->token_count);
 }
 
+/* path.partial, locked; where another process writes the same store, a name of its own. The lock
+ * counts only while the file still has the name: the other one may have renamed it in between. */
+static int open_partial(struct store_writer *writer)
+{
+    for (int attempt = 0; attempt < 8; attempt++) {
+        struct stat opened, named;
+        int fd = open(writer->partial, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        if (fd < 0)
+            return -1;
+        bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+        if (locked && fstat(fd, &opened) == 0 && stat(writer->partial, &named) == 0 &&
+            opened.st_ino == named.st_ino && opened.st_dev == named.st_dev && ftruncate(fd, 0) == 0)
+            return fd;
+        close(fd);
+        if (!locked)
+            break;
+    }
+    free(writer->partial);
+    if (asprintf(&writer->partial, "%s.%ld.partial", writer->path, (long)getpid()) < 0) {
+        writer->partial = NULL;
+        errno = ENOMEM;
+        return -1;
+    }
+    return open(writer->partial, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+}
+
 int store_writer_open(struct store_writer **out, const char *path, uint32_t id_bytes, uint64_t key,
                       struct sl_error *error)
 {
@@ -130,8 +157,7 @@ int store_writer_open(struct store_writer **out, const char *path, uint32_t id_b
     }
     if (!code) {
         XXH3_64bits_reset(writer->hash);
-        int fd = path ? open(writer->partial, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)
-                      : memfd_create("sluice-ids", MFD_CLOEXEC);
+        int fd = path ? open_partial(writer) : memfd_create("sluice-ids", MFD_CLOEXEC);
         code = spool_open(&writer->ids, fd, HEADER_BYTES);
     }
     if (!code)
@@ -362,6 +388,20 @@ static int map_store(struct token_store *store, int fd, const char *name, bool a
     return 0;
 }
 
+/* Read all of it once: what is kept is believed no more than what is read from a disk. */
+static bool content_is_whole(const struct token_store *store)
+{
+    XXH3_state_t *hash = XXH3_createState();
+    if (!hash)
+        return false;
+    XXH3_64bits_reset(hash);
+    XXH3_64bits_update(hash, store->ids, store->token_count * store->id_bytes);
+    XXH3_64bits_update(hash, store->documents, (store->document_count + 1) * 8);
+    uint64_t digest = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    return digest == store->fingerprint;
+}
+
 int store_open(struct token_store *store, const char *path, uint64_t key, struct sl_error *error)
 {
     *store = (struct token_store){0};
@@ -373,6 +413,10 @@ int store_open(struct token_store *store, const char *path, uint64_t key, struct
     if (!code && ((const struct store_header *)store->map)->key != key) {
         store_close(store);
         code = sl_error_set(error, SL_DOMAIN_DATA, -ENOENT, "%s: made from other input", path);
+    } else if (!code && !content_is_whole(store)) {
+        store_close(store);
+        code = sl_error_set(error, SL_DOMAIN_DATA, -EINVAL,
+                            "%s: its content is not what was written", path);
     }
     return code;
 }

@@ -60,7 +60,7 @@ void store_writer_destroy(
     struct store_writer *writer); /* removes an unfinished file; NULL allowed */
 
 /* Map a finished store. -ENOENT where it is absent or made with another key; -EINVAL where the file
- * is not a store or does not hold what its header says. */
+ * is not a store or does not hold what its header says: it is read once, for its hash. */
 int store_open(struct token_store *store, const char *path, uint64_t key, struct sl_error *error);
 void store_close(struct token_store *store);
 

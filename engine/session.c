@@ -8,9 +8,10 @@
 #include <sys/stat.h>
 
 #include "base/size.h"
+#include "engine/chat.h"
+#include "offload/workers.h"
 
 #define SEQUENCE_DEFAULT 1024u
-#define VALIDATION_SHARE 0.02
 #define TILE_LIMIT_BYTES (256u << 20) /* tables above this are tiled by default, ... */
 #define TILE_BYTES (64u << 20)        /* ... in tiles of this many bytes of weights */
 /* Sub-groups: small enough that several are in flight, large enough to reach the drive's speed. */
@@ -65,6 +66,52 @@ static int check_sequence(const struct sl_session *s, struct sl_error *error)
     return 0;
 }
 
+static void describe_data(const struct sl_session *s, const struct sl_dataset_options *data)
+{
+    struct sl_chat chat;
+    bool guessed, examples = sl_dataset_has_examples(s->dataset);
+    if (examples && sl_chat_choose(&chat, s->tokenizer, data->chat_template, &guessed, NULL) == 0)
+        sl_log_write(data->log, SL_LOG_INFO, "conversations: template %s, loss on %s, %s",
+                     sl_chat_format_name(chat.format),
+                     data->train_on_prompt ? "every token" : "answers",
+                     data->no_packing ? "one in a sequence" : "packed");
+    sl_log_write(data->log, SL_LOG_INFO,
+                 "data: %llu tokens, %llu sequences of %u, %llu held out for evaluation",
+                 (unsigned long long)sl_dataset_tokens(s->dataset),
+                 (unsigned long long)sl_dataset_sequences(s->dataset), data->sequence_length,
+                 (unsigned long long)sl_dataset_eval_sequences(s->dataset));
+}
+
+/* Texts are encoded by all threads, on a pool that ends before the engine's begins. */
+static int read_data(struct sl_session *s, const struct sl_run_options *o, struct sl_error *error)
+{
+    const struct sl_config *c = &s->config;
+    const char *cache = c->data.cache_path[0] ? c->data.cache_path : o->cache;
+    struct sl_workers_options pool = {.thread_count = c->threads, .log = o->log};
+    struct sl_dataset_options data = {
+        .files = o->data,
+        .file_count = o->data_count,
+        .tokenizer = s->tokenizer,
+        .cache_directory = o->cache && !c->data.no_cache ? cache : NULL,
+        .sequence_length = sequence_of(s),
+        .validation_fraction = c->data.validation_fraction,
+        .seed = c->seed,
+        .in_order = c->data.in_order,
+        .chat_template = c->data.chat_template[0] ? c->data.chat_template : NULL,
+        .train_on_prompt = c->data.train_on_prompt,
+        .allow_special = c->data.allow_special,
+        .no_packing = c->data.no_packing,
+        .log = o->log,
+    };
+    int result = sl_workers_create(&data.workers, &pool, error);
+    if (!result)
+        result = sl_dataset_open(&s->dataset, &data, error);
+    if (!result)
+        describe_data(s, &data);
+    sl_workers_destroy(data.workers);
+    return result;
+}
+
 static int open_data(struct sl_session *s, const struct sl_run_options *o, struct sl_error *error)
 {
     char tokenizer_path[SL_CONFIG_PATH_BYTES + 32];
@@ -74,17 +121,7 @@ static int open_data(struct sl_session *s, const struct sl_run_options *o, struc
     int result = sl_tokenizer_open(&s->tokenizer, own ? s->model_path : NULL, error);
     if (result || o->data_count == 0)
         return result;
-    struct sl_dataset_options data = {
-        .files = o->data,
-        .file_count = o->data_count,
-        .tokenizer = s->tokenizer,
-        .sequence_length = sequence_of(s),
-        .validation_fraction =
-            s->config.eval_interval || s->config.keep_best ? VALIDATION_SHARE : 0,
-        .seed = s->config.seed,
-        .log = o->log,
-    };
-    result = sl_dataset_open(&s->dataset, &data, error);
+    result = read_data(s, o, error);
     if (!result && sl_dataset_id_limit(s->dataset) > s->model.vocabulary)
         result = sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
                               "the data has token ids up to %u but the model's vocabulary is %u: "

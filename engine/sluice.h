@@ -42,6 +42,7 @@ struct sl_run_options {
     size_t set_count;
     const char *const *data; /* text, JSONL or token files */
     size_t data_count;
+    const char *cache;        /* folder that keeps token ids of texts; NULL: none is kept */
     const char *device;       /* NULL: "auto"; "host", "host:discrete", "cuda", "cuda:N" */
     const struct sl_log *log; /* NULL: silence */
 };
@@ -73,6 +74,9 @@ struct sl_train_options {
     void (*progress)(void *user, const struct sl_progress *progress);
     /* Called once with the plan as text, before memory is taken. NULL allowed. */
     void (*planned)(void *user, const char *text);
+    /* Called once with the first sequence as text, what is trained and what is context told apart,
+     * before the first step of a run that is not resumed. NULL allowed. */
+    void (*example)(void *user, const char *text);
     void *user;
     const volatile sig_atomic_t *stop; /* nonzero: finish the step, save, return; NULL: never */
 };
@@ -89,10 +93,11 @@ struct sl_train_result {
     bool stopped;
 };
 
-/* Train. `result` may be NULL.
+/* Train. `result` may be NULL. Token ids of texts are kept in OUT/cache where run.cache is NULL,
+ * unless data.cache is false.
  *
- * Errors   SL_DOMAIN_INPUT and SL_DOMAIN_MEMORY before anything is created; later ones leave the
- *          last checkpoint intact
+ * Errors   SL_DOMAIN_INPUT and SL_DOMAIN_MEMORY before anything is created but that cache; later
+ *          ones leave the last checkpoint intact
  * Durable  checkpoints are whole or absent, whenever the process ends */
 SL_API int sl_train(const struct sl_train_options *options, struct sl_train_result *result,
                     struct sl_error *error);

@@ -266,7 +266,8 @@ int sl_tokenize(const struct sl_tokenize_options *options, struct sl_tokenize_re
                                      .progress = options->progress,
                                      .progress_user = options->progress_user};
     struct token_sink sink = {&writer, put_ids, end_document, batch_done};
-    int code = tokenize_choose_chat(&source, options->chat_template, error);
+    int code = sl_chat_choose(&source.chat, source.tokenizer, options->chat_template,
+                              &source.chat_guessed, error);
     if (!code)
         code = make_key(&writer, &source, error);
     if (!code)

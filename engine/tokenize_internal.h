@@ -28,7 +28,8 @@ struct tokenize_source {
     size_t file_count;
     const struct sl_tokenizer *tokenizer;
     struct sl_chat chat;
-    bool chat_guessed; /* no marker fitted and no template was named */
+    bool chat_guessed;  /* no marker fitted and no template was named */
+    bool allow_special; /* special tokens that a message spells are ids */
     bool train_on_prompt;
     bool text_only;             /* conversations are refused: the output has no marks */
     struct sl_workers *workers; /* NULL: the calling thread alone */
@@ -47,10 +48,9 @@ struct token_piece {
     uint64_t records;
     bool json, first, samples;
     struct sl_ids ids;
-    struct sl_ids ends;    /* index in ids behind each document's last id */
-    struct sl_text render; /* scratch */
+    struct sl_ids ends;              /* index in ids behind each document's last id */
+    struct sl_chat_rendering render; /* scratch */
     struct sl_text marks;
-    struct sl_chat_spans spans;
     struct sl_error error;
 };
 
@@ -68,8 +68,5 @@ int records_encode(const struct tokenize_source *source, struct sl_encoder *enco
 /* Length of the longest prefix that ends behind a whole top-level object; *records counts them.
  * -EINVAL where something other than objects, commas and brackets stands between them. */
 int records_cut(const char *text, size_t bytes, size_t *cut, uint64_t *records);
-
-/* Choose the chat format: by name, by the tokenizer's template, or plain with a warning. */
-int tokenize_choose_chat(struct tokenize_source *source, const char *name, struct sl_error *error);
 
 #endif

@@ -56,16 +56,6 @@ bool tokenize_is_bin(const char *path)
     return has_suffix(path, ".bin");
 }
 
-int tokenize_choose_chat(struct tokenize_source *source, const char *name, struct sl_error *error)
-{
-    source->chat_guessed = false;
-    if (name)
-        return sl_chat_from_name(&source->chat, name, error);
-    source->chat_guessed =
-        !sl_chat_detect(&source->chat, sl_tokenizer_chat_template(source->tokenizer));
-    return 0;
-}
-
 /* Where a piece of text may end. A byte text may end anywhere but inside <|endoftext|>. */
 static size_t text_cut(const struct sl_tokenizer *tokenizer, const char *text, size_t bytes)
 {
@@ -332,9 +322,8 @@ static void clean_up(struct pipeline *pipeline)
         free(piece->text);
         sl_ids_finish(&piece->ids);
         sl_ids_finish(&piece->ends);
-        sl_text_finish(&piece->render);
+        sl_chat_rendering_finish(&piece->render);
         sl_text_finish(&piece->marks);
-        sl_chat_spans_finish(&piece->spans);
     }
     for (size_t i = 0; pipeline->encoders && i < pipeline->encoder_count; i++)
         sl_encoder_destroy(pipeline->encoders[i]);
@@ -361,7 +350,7 @@ int tokenize_run(struct tokenize_source *source, struct token_sink *sink,
     if (!code && source->samples && source->chat_guessed)
         sl_log_write(source->log, SL_LOG_WARNING,
                      "no known marker in the model's chat template: conversations are written one "
-                     "below the other (template plain); name one with template=...");
+                     "below the other (template plain); name one with data.template");
     clean_up(&pipeline);
     return code;
 }

@@ -250,13 +250,13 @@ static int encode_document(struct record *record, json_t *text)
 }
 
 /* Ids of a rendered text; what is not an answer gets its mark. */
-static int encode_rendered(struct record *record)
+static int encode_rendered(struct record *record, bool allow_special)
 {
     struct token_piece *piece = record->piece;
     size_t first = piece->ids.count;
     piece->marks.bytes = 0;
-    int code = sl_chat_encode(record->encoder, &piece->render, &piece->spans, &piece->ids,
-                              &piece->marks, record->error);
+    int code = sl_chat_encode(&record->source->chat, record->encoder, &piece->render, allow_special,
+                              &piece->ids, &piece->marks, record->error);
     for (size_t i = first; i < piece->ids.count && !code; i++)
         if (!record->source->train_on_prompt && !piece->marks.data[i - first])
             piece->ids.data[i] |= STORE_UNTRAINED;
@@ -267,13 +267,13 @@ static int encode_rendered(struct record *record)
 static int encode_conversation(struct record *record)
 {
     struct token_piece *piece = record->piece;
-    piece->render.bytes = 0;
-    piece->spans.count = 0;
+    sl_chat_rendering_clear(&piece->render);
     int code = sl_chat_render(&record->source->chat, record->source->tokenizer, record->messages,
-                              record->count, false, &piece->render, &piece->spans, record->error);
-    return code ? code : encode_rendered(record);
+                              record->count, false, &piece->render, record->error);
+    return code ? code : encode_rendered(record, record->source->allow_special);
 }
 
+/* A frame, if any, is the writer's own: special tokens in both texts are ids. */
 static int encode_completion(struct record *record)
 {
     struct token_piece *piece = record->piece;
@@ -284,14 +284,13 @@ static int encode_completion(struct record *record)
     struct sl_chat_message messages[] = {
         {SL_CHAT_ASSISTANT, json_string_value(completion), json_string_length(completion)}};
     struct sl_chat plain = {.format = SL_CHAT_PLAIN};
-    piece->render.bytes = 0;
-    piece->spans.count = 0;
-    int code = tokenizer_text_append(&piece->render, json_string_value(prompt),
+    sl_chat_rendering_clear(&piece->render);
+    int code = tokenizer_text_append(&piece->render.text, json_string_value(prompt),
                                      json_string_length(prompt));
     if (!code)
         code = sl_chat_render(&plain, record->source->tokenizer, messages, 1, false, &piece->render,
-                              &piece->spans, record->error);
-    return code ? code : encode_rendered(record);
+                              record->error);
+    return code ? code : encode_rendered(record, true);
 }
 
 static int encode_record(struct record *record)

@@ -85,9 +85,11 @@ void sl_encoder_destroy(struct sl_encoder *encoder); /* NULL allowed */
 
 enum sl_encode_flags {
     SL_ENCODE_DEFAULT = 0,
-    SL_ENCODE_TEMPLATE = 1, /* add what the post-processor adds (a leading BOS) */
-    SL_ENCODE_PLAIN = 2,    /* special tokens in the text are text, not ids */
-    SL_ENCODE_INSIDE = 4,   /* the text begins behind a special token, not at the very start */
+    SL_ENCODE_TEMPLATE = 1,   /* add what the post-processor adds (a leading BOS) */
+    SL_ENCODE_PLAIN = 2,      /* special tokens in the text are text, not ids */
+    SL_ENCODE_INSIDE = 4,     /* the text begins behind a special token, not at the very start */
+    SL_ENCODE_NO_ADDED = 8,   /* all added tokens in the text are text */
+    SL_ENCODE_CONTINUED = 16, /* the text continues a text: nothing is put in front of it */
 };
 
 /* Append the ids of a whole text to `ids`.

@@ -48,7 +48,7 @@ int tokenizer_encode_bytes(const char *text, size_t bytes, unsigned flags, bool 
     size_t at = 0;
     while (at < bytes) {
         const char *mark = NULL;
-        if (!(flags & SL_ENCODE_PLAIN))
+        if (!(flags & (SL_ENCODE_PLAIN | SL_ENCODE_NO_ADDED)))
             mark = memmem(text + at, bytes - at, end_of_text, END_OF_TEXT_BYTES);
         /* A marker may begin in the last bytes of a piece that continues. */
         size_t held = last || bytes - at < END_OF_TEXT_BYTES ? 0 : END_OF_TEXT_BYTES - 1;
@@ -133,13 +133,15 @@ static int write_file(const char *directory, const char *name, void (*write_cont
     if (asprintf(&path, "%s/%s", directory, name) < 0)
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a path");
     int code = 0;
+    errno = 0;
     FILE *file = fopen(path, "we");
     if (file) {
         write_content(file);
-        if (ferror(file))
-            code = -EIO;
+        /* Flushed first: errno is still that of the write that failed. */
+        if (fflush(file) || ferror(file))
+            code = errno ? -errno : -EIO;
         if (fclose(file) && !code)
-            code = -errno;
+            code = errno ? -errno : -EIO;
     } else {
         code = -errno;
     }

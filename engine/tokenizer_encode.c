@@ -206,20 +206,22 @@ static int emit_id(struct sl_encoder *encoder, uint32_t id)
 }
 
 /* Text between added tokens of `set` goes to `segment`, the tokens themselves to the ids. */
-typedef int (*segment_fn)(struct sl_encoder *encoder, const char *text, size_t bytes, bool plain);
+typedef int (*segment_fn)(struct sl_encoder *encoder, const char *text, size_t bytes,
+                          unsigned flags);
 
 static int split_added(struct sl_encoder *encoder, const struct added_set *set, const char *text,
-                       size_t bytes, bool plain, segment_fn segment)
+                       size_t bytes, unsigned flags, segment_fn segment)
 {
     struct added_match match = {0};
     size_t at = 0;
-    bool started = encoder->at_start;
-    while (added_set_find(set, text, bytes, match.resume, at, plain, &match)) {
+    bool started = encoder->at_start, plain = flags & SL_ENCODE_PLAIN;
+    while (!(flags & SL_ENCODE_NO_ADDED) &&
+           added_set_find(set, text, bytes, match.resume, at, plain, &match)) {
         int code = 0;
         encoder->at_start = started && at == 0;
         encoder->continued = encoder->continued && at == 0;
         if (match.start > at)
-            code = segment(encoder, text + at, match.start - at, plain);
+            code = segment(encoder, text + at, match.start - at, flags);
         if (!code)
             code = emit_id(encoder, match.id);
         if (code)
@@ -228,21 +230,22 @@ static int split_added(struct sl_encoder *encoder, const struct added_set *set, 
     }
     encoder->at_start = started && at == 0;
     encoder->continued = encoder->continued && at == 0;
-    return at < bytes ? segment(encoder, text + at, bytes - at, plain) : 0;
+    return at < bytes ? segment(encoder, text + at, bytes - at, flags) : 0;
 }
 
-static int encode_normal(struct sl_encoder *encoder, const char *text, size_t bytes, bool plain)
+static int encode_normal(struct sl_encoder *encoder, const char *text, size_t bytes, unsigned flags)
 {
-    (void)plain;
+    (void)flags;
     return split_words(encoder, 0, text, bytes);
 }
 
-static int encode_segment(struct sl_encoder *encoder, const char *text, size_t bytes, bool plain)
+static int encode_segment(struct sl_encoder *encoder, const char *text, size_t bytes,
+                          unsigned flags)
 {
     int code = normalize(encoder, &text, &bytes);
     if (code)
         return code;
-    return split_added(encoder, &encoder->tokenizer->normalized_set, text, bytes, plain,
+    return split_added(encoder, &encoder->tokenizer->normalized_set, text, bytes, flags,
                        encode_normal);
 }
 
@@ -250,14 +253,14 @@ int encode_text(struct sl_encoder *encoder, const char *text, size_t bytes, unsi
                 bool first)
 {
     const struct sl_tokenizer *tokenizer = encoder->tokenizer;
-    bool plain = flags & SL_ENCODE_PLAIN, template = flags & SL_ENCODE_TEMPLATE;
+    bool template = flags & SL_ENCODE_TEMPLATE;
     int code = clean(encoder, &text, &bytes);
     for (size_t i = 0; template && i < tokenizer->template_before_count && !code; i++)
         code = emit_id(encoder, tokenizer->template_before[i]);
-    encoder->at_start = first && !(flags & SL_ENCODE_INSIDE);
-    encoder->continued = !first;
+    encoder->at_start = first && !(flags & (SL_ENCODE_INSIDE | SL_ENCODE_CONTINUED));
+    encoder->continued = !first || (flags & SL_ENCODE_CONTINUED);
     if (!code)
-        code = split_added(encoder, &tokenizer->raw_set, text, bytes, plain, encode_segment);
+        code = split_added(encoder, &tokenizer->raw_set, text, bytes, flags, encode_segment);
     for (size_t i = 0; template && i < tokenizer->template_after_count && !code; i++)
         code = emit_id(encoder, tokenizer->template_after[i]);
     return code;

@@ -27,6 +27,8 @@
 
 #define CONTEXTS 3 /* two in flight and one being filled */
 #define TRACE_EVENTS 200000u
+#define EXAMPLE_BYTES 2000u /* shown of conversations, whose masks are worth reading, ... */
+#define STREAM_BYTES 300u   /* ... and of plain text */
 
 struct trainer {
     const struct sl_train_options *o;
@@ -423,10 +425,35 @@ static int show_plan(struct trainer *t, struct sl_error *error)
     return 0;
 }
 
+static int open_session(struct trainer *t, struct sl_error *error)
+{
+    struct sl_run_options run = t->o->run;
+    char cache[SL_CHECKPOINT_PATH_BYTES];
+    snprintf(cache, sizeof(cache), "%s/cache", t->o->out);
+    run.cache = run.cache ? run.cache : cache;
+    return sl_session_open(&t->session, &run, error);
+}
+
+static int show_example(struct trainer *t, struct sl_error *error)
+{
+    const struct sl_dataset *data = t->session.dataset;
+    struct sl_text text = {0};
+    size_t bytes_max = sl_dataset_has_examples(data) ? EXAMPLE_BYTES : STREAM_BYTES;
+    int code = sl_dataset_show(data, t->session.tokenizer, 0, bytes_max, &text);
+    char *shown = NULL;
+    if (!code && asprintf(&shown, "%.*s", (int)text.bytes, text.data) < 0)
+        code = -ENOMEM;
+    if (!code)
+        t->o->example(t->o->user, shown);
+    free(shown);
+    sl_text_finish(&text);
+    return code ? sl_error_set(error, SL_DOMAIN_MEMORY, code, "out of memory") : 0;
+}
+
 static int start(struct trainer *t, struct sl_error *error)
 {
     const struct sl_train_options *o = t->o;
-    int result = sl_session_open(&t->session, &o->run, error);
+    int result = open_session(t, error);
     if (result)
         return result;
     if (!t->session.dataset)
@@ -451,6 +478,8 @@ static int start(struct trainer *t, struct sl_error *error)
         result = load_state(t, error);
     if (!result)
         result = sl_run_log_begin(t->log, t->step, error);
+    if (!result && o->example && !o->resume)
+        result = show_example(t, error);
     return result;
 }
 

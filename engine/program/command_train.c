@@ -49,6 +49,13 @@ static void show_plan(void *user, const char *text)
     fflush(stdout);
 }
 
+static void show_example(void *user, const char *text)
+{
+    (void)user;
+    printf("the first sequence:\n%s\n", text);
+    fflush(stdout);
+}
+
 static void print_result(const struct sl_train_result *r)
 {
     char peak[SL_SIZE_TEXT_BYTES], planned[SL_SIZE_TEXT_BYTES], bytes[SL_SIZE_TEXT_BYTES];
@@ -82,6 +89,7 @@ int command_train(int argc, char **argv)
         .trace = o.trace,
         .progress = progress_show,
         .planned = show_plan,
+        .example = show_example,
         .user = &line,
         .stop = &stop,
     };

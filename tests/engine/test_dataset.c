@@ -213,7 +213,6 @@ static void the_cache_gives_the_same_data(void **state)
     (void)state;
     char cache[64];
     snprintf(cache, sizeof(cache), "%s/cache", directory);
-    assert_int_equal(mkdir(cache, 0755), 0);
     write_file(path_a, "some text, long enough for two sequences of sixteen", 50);
     const char *files[] = {path_a};
     struct sl_dataset_options options = {.files = files,
@@ -221,10 +220,10 @@ static void the_cache_gives_the_same_data(void **state)
                                          .tokenizer = tokenizer,
                                          .cache_directory = cache,
                                          .sequence_length = T};
-    uint64_t fingerprint[3];
+    uint64_t fingerprint[5];
     char command[128], found[128] = "";
     snprintf(command, sizeof(command), "ls %s", cache);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         struct sl_dataset *dataset;
         struct sl_error error = {0};
         assert_int_equal(sl_dataset_open(&dataset, &options, &error), 0);
@@ -241,9 +240,19 @@ static void the_cache_gives_the_same_data(void **state)
             snprintf(store, sizeof(store), "%s/%s", cache, found);
             assert_int_equal(truncate(store, 4100), 0);
         }
+        if (i == 2) { /* nor one with a wrong id */
+            char store[256];
+            snprintf(store, sizeof(store), "%s/%s", cache, found);
+            FILE *file = fopen(store, "r+");
+            assert_int_equal(fseek(file, 4098, SEEK_SET), 0);
+            assert_int_equal(fputc('!', file), '!');
+            assert_int_equal(fclose(file), 0);
+        }
+        if (i == 3) /* a copy with another time is the same text */
+            write_file(path_a, "some text, long enough for two sequences of sixteen", 50);
     }
-    assert_int_equal(fingerprint[0], fingerprint[1]);
-    assert_int_equal(fingerprint[0], fingerprint[2]);
+    for (int i = 1; i < 5; i++)
+        assert_int_equal(fingerprint[0], fingerprint[i]);
     char store[256];
     snprintf(store, sizeof(store), "%s/%s", cache, found);
     unlink(store);

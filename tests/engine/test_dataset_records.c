@@ -263,7 +263,7 @@ static void an_example_is_shown_with_its_mask(void **state)
                      "{\"role\":\"assistant\",\"content\":\"good day\"}]}",
                      (struct sl_dataset_options){.tokenizer = qwen, .chat_template = "chatml"});
     struct sl_text text = {0};
-    assert_int_equal(sl_dataset_show(dataset, qwen, 0, &text), 0);
+    assert_int_equal(sl_dataset_show(dataset, qwen, 0, 4000, &text), 0);
     const char *expected = "document 1\n"
                            "  context | <|im_start|>user\\nhello<|im_end|>\\n"
                            "<|im_start|>assistant\\n\n"
