@@ -10,23 +10,10 @@
 #include "base/clock.h"
 #include "base/size.h"
 #include "engine/checkpoint.h"
+#include "engine/generate_internal.h"
 #include "engine/safetensors.h"
-#include "engine/session.h"
 
 #define PROMPT_ROWS 64u /* tokens of the prompt in one run of the plan */
-
-struct generator {
-    const struct sl_generate_options *o;
-    struct sl_session session;
-    struct sl_engine engine;
-    struct sl_ids ids;
-    int32_t *rows; /* ids, targets, positions, first: PROMPT_ROWS each */
-    struct candidate {
-        float probability;
-        uint32_t id;
-    } * candidates;
-    uint64_t random;
-};
 
 static double uniform(struct generator *g)
 {
@@ -126,7 +113,7 @@ static int encode_prompt(struct generator *g, struct sl_error *error)
     return result;
 }
 
-static int open_engine(struct generator *g, struct sl_error *error)
+int generator_start(struct generator *g, uint64_t positions, struct sl_error *error)
 {
     static const char *const all[] = {"*"};
     struct sl_session *s = &g->session;
@@ -135,14 +122,12 @@ static int open_engine(struct generator *g, struct sl_error *error)
                             "--model %s: no weights there; give a folder with model.safetensors",
                             g->o->model);
     int result = sl_model_freeze(&s->model, all, 1, error);
-    if (!result)
-        result = encode_prompt(g, error);
     if (result)
         return result;
     struct sl_step_options *step = &s->engine.step;
     step->batch = step->micro_batches = step->group = 1;
     step->sequence = PROMPT_ROWS;
-    step->generate_positions = sl_min_u64(g->ids.count + g->o->max_tokens, s->model.positions_max);
+    step->generate_positions = positions;
     result = sl_engine_plan(&g->engine, &s->engine, error);
     if (!result && !g->engine.device->ops->attention_cached)
         result =
@@ -173,11 +158,18 @@ static int put_id(struct generator *g, uint32_t id, struct sl_error *error)
     return 0;
 }
 
-static int give_text(struct generator *g, struct sl_text *text)
+static int append_byte(struct sl_text *text, char byte)
 {
-    int stop = text->bytes ? g->o->text(g->o->user, text->data, text->bytes) : 0;
-    text->bytes = 0;
-    return stop;
+    if (text->bytes == text->capacity) {
+        size_t capacity = text->capacity ? 2 * text->capacity : 256;
+        char *grown = realloc(text->data, capacity);
+        if (!grown)
+            return -ENOMEM;
+        text->data = grown;
+        text->capacity = capacity;
+    }
+    text->data[text->bytes++] = byte;
+    return 0;
 }
 
 static int write_all(int fd, const void *data, size_t bytes, uint64_t offset)
@@ -231,15 +223,60 @@ static int dump_logits(struct generator *g, struct sl_error *error)
     return result;
 }
 
-static int generate(struct generator *g, struct sl_generate_result *r, struct sl_error *error)
+/* How much of the text may be shown: all but what may be the beginning of the end. *ended: the end
+ * is there, and what stands before it may be shown. */
+static size_t shown_bytes(const struct sl_text *text, const char *end, bool *ended)
+{
+    size_t length = strlen(end);
+    const char *hit = length && text->bytes ? memmem(text->data, text->bytes, end, length) : NULL;
+    *ended = hit != NULL;
+    if (hit)
+        return (size_t)(hit - text->data);
+    for (size_t held = length < text->bytes ? length : text->bytes; length && held > 0; held--)
+        if (memcmp(text->data + text->bytes - held, end, held) == 0)
+            return text->bytes - held;
+    return text->bytes;
+}
+
+/* Hand out what is certain; true where the answer is over. */
+static bool give_text(struct generator *g, struct sl_text *text, const char *end,
+                      struct sl_text *answer, int *code)
+{
+    bool ended;
+    size_t bytes = shown_bytes(text, end, &ended);
+    bool stop = bytes && g->o->text(g->o->user, text->data, bytes) != 0;
+    for (size_t i = 0; answer && i < bytes && !*code; i++)
+        *code = append_byte(answer, text->data[i]);
+    if (bytes)
+        memmove(text->data, text->data + bytes, text->bytes - bytes);
+    text->bytes -= bytes;
+    return stop || ended;
+}
+
+static int run_uncached(struct generator *g, struct sl_error *error)
 {
     uint64_t start_ns = sl_clock_ns();
-    int result = g->o->logits_path ? dump_logits(g, error) : 0;
-    r->prompt_tokens = g->ids.count;
-    for (size_t at = 0; at < g->ids.count && !result; at += PROMPT_ROWS)
-        result = run_tokens(g, at, sl_min_u64(PROMPT_ROWS, g->ids.count - at), error);
-    uint64_t prompt_ns = sl_clock_ns();
-    r->prompt_seconds = (double)(prompt_ns - start_ns) * 1e-9;
+    int result = 0;
+    g->result->prompt_tokens += g->ids.count - g->cached;
+    for (; g->cached < g->ids.count && !result;) {
+        size_t count = (size_t)sl_min_u64(PROMPT_ROWS, g->ids.count - g->cached);
+        result = run_tokens(g, g->cached, count, error);
+        g->cached += count;
+    }
+    g->result->prompt_seconds += (double)(sl_clock_ns() - start_ns) * 1e-9;
+    return result;
+}
+
+static bool ends(const struct generator *g, uint32_t id, const struct generator_end *end)
+{
+    return sl_tokenizer_is_eos(g->session.tokenizer, id) || (int64_t)id == end->id;
+}
+
+int generator_answer(struct generator *g, const struct generator_end *end, struct sl_text *answer,
+                     struct sl_error *error)
+{
+    int result = run_uncached(g, error);
+    uint64_t start_ns = sl_clock_ns();
     struct sl_decoder decoder;
     struct sl_text text = {0};
     sl_decoder_begin(&decoder, g->session.tokenizer, true);
@@ -247,27 +284,39 @@ static int generate(struct generator *g, struct sl_generate_result *r, struct sl
     for (size_t i = 0; i < g->ids.count && !result; i++)
         result = sl_decoder_push(&decoder, g->ids.data[i], &text);
     text.bytes = 0;
-    int stop = 0;
+    bool stop = false;
     for (uint32_t n = 0; n < g->o->max_tokens && !result && !stop; n++) {
         uint32_t id = sample(g);
-        if (sl_tokenizer_is_eos(g->session.tokenizer, id) ||
-            g->ids.count >= g->engine.sp.options.generate_positions)
+        if (ends(g, id, end) || g->ids.count >= g->engine.sp.options.generate_positions)
             break;
         result = put_id(g, id, error);
         if (!result)
             result = sl_decoder_push(&decoder, id, &text);
-        r->new_tokens++;
-        stop = result ? 0 : give_text(g, &text);
+        g->result->new_tokens++;
+        stop = result || give_text(g, &text, end->text, answer, &result);
         if (!result && !stop && n + 1 < g->o->max_tokens)
-            result = run_tokens(g, g->ids.count - 1, 1, error);
+            result = run_tokens(g, g->cached++, 1, error);
     }
-    if (!result)
+    if (!result && !stop)
         result = sl_decoder_end(&decoder, &text);
-    if (!result)
-        give_text(g, &text);
+    if (!result && !stop)
+        give_text(g, &text, "", answer, &result);
     sl_text_finish(&text);
-    r->new_seconds = (double)(sl_clock_ns() - prompt_ns) * 1e-9;
-    return result;
+    g->result->new_seconds += (double)(sl_clock_ns() - start_ns) * 1e-9;
+    return result == -ENOMEM ? sl_error_set(error, SL_DOMAIN_MEMORY, result, "out of memory")
+                             : result;
+}
+
+static int generate(struct generator *g, struct sl_error *error)
+{
+    static const struct generator_end none = {-1, ""};
+    int result = encode_prompt(g, error);
+    if (!result)
+        result = generator_start(
+            g, sl_min_u64(g->ids.count + g->o->max_tokens, g->session.model.positions_max), error);
+    if (!result && g->o->logits_path)
+        result = dump_logits(g, error);
+    return result ? result : generator_answer(g, &none, NULL, error);
 }
 
 int sl_generate(const struct sl_generate_options *options, struct sl_generate_result *result_out,
@@ -281,6 +330,7 @@ int sl_generate(const struct sl_generate_options *options, struct sl_generate_re
     *r = (struct sl_generate_result){0};
     g->o = options;
     g->random = options->seed;
+    g->result = r;
     struct sl_run_options run = {
         .model = options->model,
         .sets = options->sets,
@@ -290,9 +340,7 @@ int sl_generate(const struct sl_generate_options *options, struct sl_generate_re
     };
     int result = sl_session_open(&g->session, &run, error);
     if (!result)
-        result = open_engine(g, error);
-    if (!result)
-        result = generate(g, r, error);
+        result = options->chat ? generator_chat(g, error) : generate(g, error);
     sl_engine_finish(&g->engine);
     sl_session_close(&g->session);
     sl_ids_finish(&g->ids);
