@@ -320,6 +320,7 @@ static const struct sl_device_ops cuda_ops = {
     .rope = cuda_rope,
     .attention = cuda_attention,
     .attention_backward = cuda_attention_backward,
+    .attention_cached = cuda_attention_cached,
     .act = cuda_act,
     .act_backward = cuda_act_backward,
     .add = cuda_add,

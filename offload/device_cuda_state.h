@@ -63,6 +63,7 @@ int cuda_rope(struct sl_device *device, const struct sl_rope_args *args);
 int cuda_attention(struct sl_device *device, const struct sl_attention_args *args);
 int cuda_attention_backward(struct sl_device *device,
                             const struct sl_attention_backward_args *args);
+int cuda_attention_cached(struct sl_device *device, const struct sl_attention_cached_args *args);
 int cuda_act(struct sl_device *device, const struct sl_act_args *args);
 int cuda_act_backward(struct sl_device *device, const struct sl_act_args *args);
 int cuda_add(struct sl_device *device, const struct sl_add_args *args);

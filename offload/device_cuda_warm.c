@@ -84,6 +84,26 @@ static cudaError_t warm_attention(const struct warm *w, size_t head_size)
     return error ? error : sl_cuda_attention_backward(w->context, &args);
 }
 
+/* One query of one key head, four, eight; keys enough for two parts, so that the merge runs too. */
+static cudaError_t warm_cached(const struct warm *w)
+{
+    cudaError_t error = cudaSuccess;
+    for (size_t heads = 1; heads <= 8 && !error; heads = heads == 1 ? 4 : 2 * heads) {
+        struct sl_attention_cached_args args = {.rows = 1,
+                                                .position_first = 255,
+                                                .heads = heads,
+                                                .kv_heads = 1,
+                                                .head_size = 64,
+                                                .scale = 1,
+                                                .qkv = w->memory,
+                                                .keys = w->memory,
+                                                .values = w->memory,
+                                                .out = w->memory};
+        error = sl_cuda_attention_cached(w->context, &args);
+    }
+    return error;
+}
+
 static cudaError_t warm_elementwise(const struct warm *w)
 {
     const float *table = (const float *)(const void *)w->memory;
@@ -190,6 +210,8 @@ cudaError_t cuda_warm(const struct sl_cuda_context *context)
     }
     for (size_t i = 0; i < sizeof(head_sizes) / sizeof(head_sizes[0]) && !error; i++)
         error = warm_attention(&w, head_sizes[i]);
+    if (!error)
+        error = warm_cached(&w);
     if (!error)
         error = warm_elementwise(&w);
     if (!error)

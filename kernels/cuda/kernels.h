@@ -46,6 +46,8 @@ cudaError_t sl_cuda_attention(const struct sl_cuda_context *context,
                               const struct sl_attention_args *args);
 cudaError_t sl_cuda_attention_backward(const struct sl_cuda_context *context,
                                        const struct sl_attention_backward_args *args);
+cudaError_t sl_cuda_attention_cached(const struct sl_cuda_context *context,
+                                     const struct sl_attention_cached_args *args);
 cudaError_t sl_cuda_act(const struct sl_cuda_context *context, const struct sl_act_args *args);
 cudaError_t sl_cuda_act_backward(const struct sl_cuda_context *context,
                                  const struct sl_act_args *args);

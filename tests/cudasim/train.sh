@@ -9,7 +9,8 @@
 #    over the 64 tokens of a step: 2^-8 sqrt(10 / 64) = 0.15 % of the loss.
 # 2. The weights' hash on the CUDA device is the same for every placement (optimizer on the GPU or
 #    on the CPU; weights, gradients, activations on either side) and every order of the streams.
-# 3. A device that is lost ends the run with exit code 1, names what ran, and leaves the checkpoint
+# 3. Greedy generation in fp32 gives the host device's text, and in bf16 runs to its end.
+# 4. A device that is lost ends the run with exit code 1, names what ran, and leaves the checkpoint
 #    saved before as it was.
 set -u
 program=$1 data=$2 steps=$3
@@ -70,6 +71,17 @@ for order in "$@"; do
     done
 done
 echo "$n runs, one hash: $want"
+
+# generate DEVICE PRECISION: the text, from weights in host memory
+generate() {
+    "$program" generate --model "$(last base)" --prompt "The key" --max-tokens 12 \
+        --temperature 0 --device "$1" --set "train.precision=$2" --set placement.weights=host \
+        2>"$work/log" || fail "generate on $1 in $2"
+}
+text=$(generate host fp32) || exit 1
+[ -n "$text" ] || fail "no text"
+[ "$(generate cuda fp32)" = "$text" ] || fail "host and CUDA device generate other texts"
+[ -n "$(generate cuda bf16)" ] || fail "no text in bf16"
 
 cp -r "$work/base" "$work/lost"
 before=$(hash_of lost)

@@ -114,6 +114,8 @@ static void family(const char *name, const char *device, enum sl_tier tier)
     rmdir(swap);
 }
 
+#ifndef TEST_DEVICE
+
 static void every_family(void **state)
 {
     (void)state;
@@ -132,9 +134,30 @@ static void every_tier(void **state)
     family("qwen3", "host:discrete", SL_TIER_DEVICE);
 }
 
+#else
+
+/* The same on another device (tests/cudasim): what attention has of kinds, and each tier. */
+static void on_the_device(void **state)
+{
+    (void)state;
+    family("llama", TEST_DEVICE, SL_TIER_DEVICE);
+    family("gpt2", TEST_DEVICE, SL_TIER_HOST);
+    family("qwen3", TEST_DEVICE, SL_TIER_HOST);
+    family("gemma2", TEST_DEVICE, SL_TIER_HOST);
+    family("gemma3", TEST_DEVICE, SL_TIER_NVME);
+}
+
+#endif
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_family),
-                                       cmocka_unit_test(every_tier)};
+    const struct CMUnitTest tests[] = {
+#ifndef TEST_DEVICE
+        cmocka_unit_test(every_family),
+        cmocka_unit_test(every_tier),
+#else
+        cmocka_unit_test(on_the_device),
+#endif
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

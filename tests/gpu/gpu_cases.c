@@ -230,6 +230,40 @@ static void case_attention(struct check *c, const struct dims *d, size_t head_si
     free_all(c, a, COUNT);
 }
 
+/* One new token (bytes of the whole cache, more of it than caches on the chip hold where timed). */
+static void case_attention_cached(struct check *c, const struct dims *d, size_t head_size)
+{
+    enum { QKV, KEYS, VALUES, OUT, COUNT };
+    size_t positions = d->host ? d->N : 8 * d->N, width = d->G * head_size;
+    char shape[64];
+    struct array a[COUNT] = {
+        array_make(c, c->type, (d->H + 2 * d->G) * head_size, 1, d->host),
+        array_make(c, c->type, positions * width, 1, d->host),
+        array_make(c, c->type, positions * width, 1, d->host),
+        array_make(c, c->type, d->H * head_size, 1, d->host),
+    };
+    struct sl_attention_cached_args cuda = {.rows = 1,
+                                            .position_first = positions - 1,
+                                            .heads = d->H,
+                                            .kv_heads = d->G,
+                                            .head_size = head_size,
+                                            .scale = 1 / sqrtf((float)head_size),
+                                            .qkv = a[QKV].cuda,
+                                            .keys = a[KEYS].cuda,
+                                            .values = a[VALUES].cuda,
+                                            .out = a[OUT].cuda};
+    struct sl_attention_cached_args host = cuda;
+    host.qkv = a[QKV].host;
+    host.keys = a[KEYS].host;
+    host.values = a[VALUES].host;
+    host.out = a[OUT].host;
+    snprintf(shape, sizeof(shape), "%zu keys, %zu/%zu heads of %zu", positions, d->H, d->G,
+             head_size);
+    finish(c, d, "attention_cached", shape, OP_ATTENTION_CACHED, &host, &cuda, &a[OUT],
+           2 * epsilon(c), 2.0 * (double)(positions * width) * size_of(c), 0);
+    free_all(c, a, COUNT);
+}
+
 static void case_embedding(struct check *c, const struct dims *d)
 {
     enum { IDS, TABLE, OUT, DTABLE, COUNT };
@@ -384,6 +418,8 @@ static void all_cases(struct check *c, const struct dims *d, const size_t *head_
     case_elementwise(c, d);
     for (size_t i = 0; i < head_size_count; i++)
         case_attention(c, d, head_sizes[i]);
+    for (size_t i = 0; i < head_size_count; i++)
+        case_attention_cached(c, d, head_sizes[i]);
     case_embedding(c, d);
     case_cross_entropy(c, d);
     case_update(c, d);

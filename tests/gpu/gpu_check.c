@@ -107,6 +107,8 @@ int run(struct sl_device *device, enum operation op, const void *args)
         return ops->attention(device, args);
     case OP_ATTENTION_BACKWARD:
         return ops->attention_backward(device, args);
+    case OP_ATTENTION_CACHED:
+        return ops->attention_cached(device, args);
     case OP_ACT:
         return ops->act(device, args);
     case OP_ACT_BACKWARD:

@@ -18,6 +18,7 @@ enum operation {
     OP_ROPE,
     OP_ATTENTION,
     OP_ATTENTION_BACKWARD,
+    OP_ATTENTION_CACHED,
     OP_ACT,
     OP_ACT_BACKWARD,
     OP_ADD,
