@@ -144,20 +144,70 @@ static void put_default_system(struct writer *writer, const char *before, const 
     put_text(writer, after);
 }
 
+/* Qwen 3: an answer's thoughts are written where no question follows, else left out; the last
+ * answer has a block for them though it be empty. */
+static void put_thoughtful(struct writer *writer, const struct sl_chat_message *message, bool last,
+                           bool asked)
+{
+    static const char open[] = "<think>", close[] = "</think>";
+    const char *text = message->text, *end = message->text + message->bytes, *at = text;
+    const char *thought = text, *thought_end = text, *hit;
+    while ((hit = memmem(at, (size_t)(end - at), close, sizeof(close) - 1))) {
+        thought_end = at == text ? hit : thought_end; /* up to the first, ... */
+        at = text = hit + sizeof(close) - 1;          /* ... and from behind the last */
+    }
+    while ((hit = memmem(thought, (size_t)(thought_end - thought), open, sizeof(open) - 1)))
+        thought = hit + sizeof(open) - 1;
+    bool thinks = text != message->text;
+    while (thought < thought_end && *thought == '\n')
+        thought++;
+    while (thought < thought_end && thought_end[-1] == '\n')
+        thought_end--;
+    bool block = !asked && (last || thought < thought_end);
+    while ((thinks || block) && text < end && *text == '\n')
+        text++;
+    if (block) {
+        put_text(writer, "<think>\n");
+        put_content(writer, thought, (size_t)(thought_end - thought));
+        put_text(writer, "\n</think>\n\n");
+    }
+    put_content(writer, text, (size_t)(end - text));
+}
+
+/* Qwen: what tools answer stands in a message of the user, neighbours in the same one. */
+static void put_tool_response(struct writer *writer, size_t i)
+{
+    if (i == 0 || writer->messages[i - 1].role != SL_CHAT_TOOL)
+        put_text(writer, "<|im_start|>user");
+    put_text(writer, "\n<tool_response>\n");
+    put_message(writer, &writer->messages[i]);
+    put_text(writer, "\n</tool_response>");
+    if (i + 1 == writer->count || writer->messages[i + 1].role != SL_CHAT_TOOL)
+        put_text(writer, "<|im_end|>\n");
+}
+
 static void render_chatml(struct writer *writer, bool prompt)
 {
+    size_t last_question = writer->count - 1;
+    for (size_t i = 0; i < writer->count; i++)
+        if (writer->messages[i].role == SL_CHAT_USER)
+            last_question = i;
     put_default_system(writer, "<|im_start|>system\n", "<|im_end|>\n");
     for (size_t i = 0; i < writer->count; i++) {
         const struct sl_chat_message *message = &writer->messages[i];
+        bool answer = message->role == SL_CHAT_ASSISTANT;
+        if (message->role == SL_CHAT_TOOL && writer->chat->format == SL_CHAT_QWEN) {
+            put_tool_response(writer, i);
+            continue;
+        }
         put_text(writer, "<|im_start|>");
         put_text(writer, role_name(message->role));
         put_text(writer, "\n");
         size_t start = begin_answer(writer);
-        bool answer = message->role == SL_CHAT_ASSISTANT;
-        bool thinks = memmem(message->text, message->bytes, "</think>", 8) != NULL;
-        if (answer && writer->chat->think_block && i + 1 == writer->count && !thinks)
-            put_text(writer, "<think>\n\n</think>\n\n");
-        put_message(writer, message);
+        if (answer && writer->chat->think_block)
+            put_thoughtful(writer, message, i + 1 == writer->count, i <= last_question);
+        else
+            put_message(writer, message);
         put_text(writer, "<|im_end|>");
         if (answer)
             end_answer(writer, start);
@@ -222,26 +272,32 @@ static void render_llama2(struct writer *writer, bool prompt)
 
 static void render_mistral(struct writer *writer, bool prompt)
 {
+    const struct sl_chat *chat = writer->chat;
     const struct sl_chat_message *system = system_of(writer);
+    size_t system_at = chat->system_last ? writer->count - 1 : 1;
     (void)prompt;
     put_token(writer, sl_tokenizer_bos(writer->tokenizer));
     for (size_t i = system != NULL; i < writer->count; i++) {
         const struct sl_chat_message *message = &writer->messages[i];
         size_t start = begin_answer(writer);
         if (message->role == SL_CHAT_ASSISTANT) {
-            put_text(writer, " ");
-            put_trimmed(writer, message);
+            put_text(writer, chat->answer_space ? " " : "");
+            if (chat->answer_trim)
+                put_trimmed(writer, message);
+            else
+                put_message(writer, message);
             put_token(writer, sl_tokenizer_eos(writer->tokenizer));
             end_answer(writer, start);
             continue;
         }
-        put_text(writer, "[INST] ");
-        if (system && i == 1) {
+        put_text(writer, chat->lead_space ? " [INST]" : "[INST]");
+        put_text(writer, chat->open_space ? " " : "");
+        if (system && i == system_at) {
             put_message(writer, system);
             put_text(writer, "\n\n");
         }
         put_message(writer, message);
-        put_text(writer, writer->chat->tight ? "[/INST]" : " [/INST]");
+        put_text(writer, chat->close_space ? " [/INST]" : "[/INST]");
     }
 }
 
@@ -270,21 +326,24 @@ static void render_gemma(struct writer *writer, bool prompt)
 
 static void render_phi(struct writer *writer, bool prompt)
 {
+    const char *line = writer->chat->tight ? "" : "\n";
     for (size_t i = 0; i < writer->count; i++) {
         const struct sl_chat_message *message = &writer->messages[i];
         put_text(writer, "<|");
         put_text(writer, role_name(message->role));
-        put_text(writer, "|>\n");
+        put_text(writer, "|>");
+        put_text(writer, line);
         size_t start = begin_answer(writer);
         put_message(writer, message);
         put_text(writer, "<|end|>");
         if (message->role == SL_CHAT_ASSISTANT)
             end_answer(writer, start);
-        put_text(writer, "\n");
+        put_text(writer, line);
     }
-    if (prompt)
-        put_text(writer, "<|assistant|>\n");
-    else
+    if (prompt) {
+        put_text(writer, "<|assistant|>");
+        put_text(writer, line);
+    } else
         put_token(writer, sl_tokenizer_eos(writer->tokenizer));
 }
 
@@ -345,7 +404,7 @@ static const struct format {
     [SL_CHAT_CHATML] = {render_chatml, true, "<|im_end|>", "<|im_start|> <|im_end|>"},
     [SL_CHAT_QWEN] = {render_chatml, true, "<|im_end|>", "<|im_start|> <|im_end|>"},
     [SL_CHAT_LLAMA2] = {render_llama2, false, "", "[INST] [/INST] <<SYS>> <</SYS>>"},
-    [SL_CHAT_LLAMA3] = {render_llama3, true, "<|eot_id|>",
+    [SL_CHAT_LLAMA3] = {render_llama3, false, "<|eot_id|>",
                         "<|start_header_id|> <|end_header_id|> <|eot_id|>"},
     [SL_CHAT_MISTRAL] = {render_mistral, false, "", "[INST] [/INST]"},
     [SL_CHAT_GEMMA] = {render_gemma, false, "<end_of_turn>", "<start_of_turn> <end_of_turn>"},
@@ -408,10 +467,13 @@ const char *sl_chat_format_name(enum sl_chat_format format)
 
 int sl_chat_from_name(struct sl_chat *chat, const char *name, struct sl_error *error)
 {
-    *chat = (struct sl_chat){0};
+    memset(chat, 0, sizeof(*chat));
     for (int i = 0; i < SL_CHAT_FORMAT_COUNT; i++)
         if (strcmp(name, format_names[i]) == 0) {
             chat->format = (enum sl_chat_format)i;
+            /* Mistral's are 0.3's; other versions are told by a model's own template. */
+            chat->open_space = chat->answer_space = chat->answer_trim = chat->system_last =
+                chat->format == SL_CHAT_MISTRAL;
             if (chat->format == SL_CHAT_QWEN)
                 strcpy(chat->system, "You are Qwen, created by Alibaba Cloud. You are a helpful "
                                      "assistant.");

@@ -35,8 +35,11 @@ struct sl_chat {
     enum sl_chat_format format;
     char system[SL_CHAT_SYSTEM_BYTES]; /* used where a conversation has none; may be empty */
     bool dated;       /* llama3: 3.1's system header with knowledge and today's date */
-    bool think_block; /* qwen: 3's empty think block before the last answer */
-    bool tight;       /* mistral: no space before [/INST] */
+    bool think_block; /* qwen: 3's thoughts, an empty block in their place before the last answer */
+    bool tight;       /* phi: 4's, without line feeds */
+    /* mistral: " [INST] question [/INST] answer", what of its spaces is there */
+    bool lead_space, open_space, close_space, answer_space, answer_trim;
+    bool system_last; /* mistral: the system message stands in the last question */
 };
 
 enum sl_chat_role { SL_CHAT_SYSTEM, SL_CHAT_USER, SL_CHAT_ASSISTANT, SL_CHAT_TOOL };

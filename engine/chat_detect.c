@@ -39,9 +39,27 @@ static void take_default_system(struct sl_chat *chat, const char *jinja)
     }
 }
 
+/* The spaces of the versions differ, and tokens with them. */
+static void take_mistral_spaces(struct sl_chat *chat, const char *jinja)
+{
+    chat->lead_space = has(jinja, " [INST]");
+    chat->open_space = has(jinja, "[INST] ");
+    chat->close_space = has(jinja, " [/INST]");
+    chat->system_last = has(jinja, "loop.last and system_message");
+    chat->answer_space = has(jinja, "' ' + message") || has(jinja, "\" \" + message");
+    const char *answer = NULL, *end = NULL;
+    for (const char *at = strstr(jinja, "assistant"); at; at = strstr(at + 1, "assistant"))
+        if (at[9] == '\'' || at[9] == '"') /* the last place that names the role */
+            answer = at;
+    if (answer)
+        end = strstr(answer, "eos_token");
+    const char *trim = answer ? strstr(answer, "trim") : NULL;
+    chat->answer_trim = trim && end && trim < end;
+}
+
 bool sl_chat_detect(struct sl_chat *chat, const char *jinja)
 {
-    *chat = (struct sl_chat){0};
+    memset(chat, 0, sizeof(*chat));
     if (!jinja)
         return false;
     if (has(jinja, "<|start_header_id|>")) {
@@ -58,9 +76,10 @@ bool sl_chat_detect(struct sl_chat *chat, const char *jinja)
         chat->format = SL_CHAT_LLAMA2;
     } else if (has(jinja, "[INST]")) {
         chat->format = SL_CHAT_MISTRAL;
-        chat->tight = !has(jinja, " [/INST]");
+        take_mistral_spaces(chat, jinja);
     } else if (has(jinja, "<|end|>") && (has(jinja, "<|user|>") || has(jinja, "<|assistant|>"))) {
         chat->format = SL_CHAT_PHI;
+        chat->tight = !has(jinja, "<|user|>");
     } else if (has(jinja, "### Instruction:") || has(jinja, "### Response:")) {
         chat->format = SL_CHAT_ALPACA;
     } else {

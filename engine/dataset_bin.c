@@ -121,6 +121,8 @@ int store_open_bin(struct token_store *store, const char *path, int32_t eos, str
     if (code)
         return sl_error_set(error, SL_DOMAIN_INPUT, code, "%s: %s", path, strerror(-code));
     code = read_header(store, path, error);
+    if (!code && store->token_count == 0)
+        code = sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "%s: no ids in it", path);
     if (!code)
         code = scan(store, path, error);
     if (code) {

@@ -65,14 +65,9 @@ static int cache_key(uint64_t *key, const struct sl_dataset_options *options,
                      const struct sl_chat *chat, struct sl_error *error)
 {
     uint64_t hash = sl_tokenizer_fingerprint(options->tokenizer) + CACHE_VERSION;
-    uint64_t choices[] = {chat->format,
-                          chat->dated,
-                          chat->think_block,
-                          chat->tight,
-                          options->train_on_prompt,
-                          options->allow_special};
+    uint64_t choices[] = {options->train_on_prompt, options->allow_special};
     hash = XXH3_64bits_withSeed(choices, sizeof(choices), hash);
-    hash = XXH3_64bits_withSeed(chat->system, strlen(chat->system), hash);
+    hash = XXH3_64bits_withSeed(chat, sizeof(*chat), hash); /* chosen in zeroed memory */
     for (size_t i = 0; i < options->file_count; i++) {
         hash += tokenize_is_json(options->files[i]);
         int code = hash_file(options->files[i], hash, &hash, error);

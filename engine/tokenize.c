@@ -171,8 +171,9 @@ static int make_key(struct bin_writer *writer, const struct tokenize_source *sou
 {
     const struct sl_tokenize_options *options = writer->options;
     uint64_t choices[] = {sl_tokenizer_fingerprint(options->tokenizer), options->format,
-                          source->chat.format, options->train_on_prompt, options->file_count};
+                          options->train_on_prompt, options->file_count};
     uint64_t hash = XXH3_64bits(choices, sizeof(choices));
+    hash = XXH3_64bits_withSeed(&source->chat, sizeof(source->chat), hash);
     for (size_t i = 0; i < options->file_count; i++) {
         struct stat status;
         if (stat(options->files[i], &status))
