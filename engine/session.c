@@ -7,11 +7,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/size.h"
 #include "engine/chat.h"
 #include "offload/workers.h"
 
 #define SEQUENCE_DEFAULT 1024u
+#define TELL_NS ((uint64_t)5000000000)
 #define TILE_LIMIT_BYTES (256u << 20) /* tables above this are tiled by default, ... */
 #define TILE_BYTES (64u << 20)        /* ... in tiles of this many bytes of weights */
 /* Sub-groups: small enough that several are in flight, large enough to reach the drive's speed. */
@@ -82,12 +84,31 @@ static void describe_data(const struct sl_session *s, const struct sl_dataset_op
                  (unsigned long long)sl_dataset_eval_sequences(s->dataset));
 }
 
+struct reading {
+    const struct sl_run_options *o;
+    uint64_t told_ns;
+};
+
+/* A line every few seconds; small texts are done before the first. */
+static bool tell_progress(void *user, uint64_t done, uint64_t total, uint64_t tokens)
+{
+    struct reading *reading = user;
+    uint64_t now = sl_clock_ns();
+    if (now - reading->told_ns >= TELL_NS) {
+        reading->told_ns = now;
+        sl_log_write(reading->o->log, SL_LOG_INFO, "tokenizing: %.0f %%, %.1f M tokens",
+                     100 * (double)done / (double)(total ? total : 1), (double)tokens * 1e-6);
+    }
+    return !(reading->o->stop && *reading->o->stop);
+}
+
 /* Texts are encoded by all threads, on a pool that ends before the engine's begins. */
 static int read_data(struct sl_session *s, const struct sl_run_options *o, struct sl_error *error)
 {
     const struct sl_config *c = &s->config;
     const char *cache = c->data.cache_path[0] ? c->data.cache_path : o->cache;
     struct sl_workers_options pool = {.thread_count = c->threads, .log = o->log};
+    struct reading reading = {.o = o, .told_ns = sl_clock_ns()};
     struct sl_dataset_options data = {
         .files = o->data,
         .file_count = o->data_count,
@@ -102,6 +123,8 @@ static int read_data(struct sl_session *s, const struct sl_run_options *o, struc
         .allow_special = c->data.allow_special,
         .no_packing = c->data.no_packing,
         .log = o->log,
+        .progress = tell_progress,
+        .progress_user = &reading,
     };
     int result = sl_workers_create(&data.workers, &pool, error);
     if (!result)

@@ -45,6 +45,7 @@ struct sl_run_options {
     const char *cache;        /* folder that keeps token ids of texts; NULL: none is kept */
     const char *device;       /* NULL: "auto"; "host", "host:discrete", "cuda", "cuda:N" */
     const struct sl_log *log; /* NULL: silence */
+    const volatile sig_atomic_t *stop; /* nonzero: stop reading data, -ECANCELED; NULL: never */
 };
 
 /* Lanes, in this order, of every array below. */

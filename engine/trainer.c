@@ -376,8 +376,11 @@ static int train_steps(struct trainer *t, struct sl_error *error)
     t->last_finish_ns = sl_clock_ns();
     while (t->step < t->session.steps && !result) {
         bool stop = t->o->stop && *t->o->stop;
-        if (stop && t->submitted == t->step)
-            break;
+        if (stop && t->submitted == t->step) {
+            /* Asked to stop behind a step that had been drained: its end did not save it. */
+            result = t->step ? sl_engine_flush(&t->engine, error) : 0;
+            return result || t->step == 0 ? result : save(t, false, error);
+        }
         if (!stop && t->submitted < t->session.steps &&
             !(t->submitted > t->step && drains_after(t, t->submitted))) {
             result = submit(t, error);
@@ -431,6 +434,7 @@ static int open_session(struct trainer *t, struct sl_error *error)
     char cache[SL_CHECKPOINT_PATH_BYTES];
     snprintf(cache, sizeof(cache), "%s/cache", t->o->out);
     run.cache = run.cache ? run.cache : cache;
+    run.stop = run.stop ? run.stop : t->o->stop;
     return sl_session_open(&t->session, &run, error);
 }
 

@@ -3,6 +3,7 @@
  * place in shuffled data after a resume, and the cache of token ids. */
 #include "tests/test.h"
 
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,6 +77,7 @@ static void keep_example(void *user, const char *text)
 
 static volatile sig_atomic_t stop;
 static uint64_t stop_at;
+static const char *steps = "train.steps=2";
 static void stop_there(void *user, const struct sl_progress *progress)
 {
     (void)user;
@@ -92,8 +94,8 @@ static struct sl_train_result train(const char *name, const char *set, bool resu
                           "train.sequence_length=512",
                           "train.precision=fp32",
                           "train.learning_rate=1e-3",
-                          "train.steps=8",
-                          "train.eval_interval=8",
+                          steps,
+                          "train.eval_interval=2",
                           "data.validation_fraction=0.3",
                           "data.template=chatml",
                           "threads=2",
@@ -132,7 +134,7 @@ static uint64_t hash_of(const struct sl_train_result *result)
 static void the_first_sequence_is_shown_with_its_mask(void **state)
 {
     (void)state;
-    train("shown", "train.steps=1", false);
+    train("shown", "train.seed=0", false);
     assert_non_null(strstr(logged, "template chatml, loss on answers, packed"));
     assert_non_null(strstr(shown, "document 1\n  context | <|im_start|>user\\n"));
     const char *trained = strstr(shown, "  trained | ");
@@ -186,6 +188,7 @@ static void packing_does_not_change_a_loss(void **state)
 static void a_resumed_run_sees_the_same_order(void **state)
 {
     (void)state;
+    steps = "train.steps=8";
     struct sl_train_result whole = train("whole", "train.seed=3", false);
     assert_int_equal(whole.step, 8);
     uint64_t hash = hash_of(&whole);
@@ -200,6 +203,7 @@ static void a_resumed_run_sees_the_same_order(void **state)
         assert_true(hash_of(&rest) == hash);
     }
     stop_at = 0;
+    steps = "train.steps=2";
     struct sl_train_result other = train("in-order", "data.shuffle=false", false);
     assert_true(hash_of(&other) != hash);
 }
@@ -225,6 +229,30 @@ static void texts_are_tokenized_once(void **state)
     assert_non_null(strstr(logged, "made anew beside them"));
 }
 
+static void reading_can_be_stopped(void **state)
+{
+    (void)state;
+    const char *data[] = {data_path};
+    const char *sets[] = {"train.steps=1", "train.sequence_length=64"};
+    char out[96];
+    struct stat info;
+    snprintf(out, sizeof(out), "%s/unread", root);
+    struct sl_train_options options = {
+        .run = {.model = "tiny",
+                .data = data,
+                .data_count = 1,
+                .sets = sets,
+                .set_count = 2,
+                .device = "host"},
+        .out = out,
+        .stop = &stop,
+    };
+    struct sl_error error = {0};
+    stop = 1;
+    assert_int_equal(sl_train(&options, NULL, &error), -ECANCELED);
+    assert_int_not_equal(stat(out, &info), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +260,7 @@ int main(void)
         cmocka_unit_test(packing_does_not_change_a_loss),
         cmocka_unit_test(a_resumed_run_sees_the_same_order),
         cmocka_unit_test(texts_are_tokenized_once),
+        cmocka_unit_test(reading_can_be_stopped),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
