@@ -155,8 +155,11 @@ int sl_report_make(struct sl_report *out, const struct sl_step_plan *sp,
     /* Zero is no limit elsewhere; here a tier that the hardware lacks holds nothing. */
     out->fits = within(out->plan_bytes, out->extra_bytes, out->budget_bytes) &&
                 (out->budget_bytes[SL_TIER_NVME] || !out->plan_bytes[SL_TIER_NVME]);
-    sl_plan_memory(plan, &out->memory);
-    int result = simulate(out, sp, plan, options, error);
+    int result = sl_plan_memory(plan, &out->memory);
+    if (result)
+        sl_error_set(error, SL_DOMAIN_MEMORY, result, "out of memory while planning");
+    else
+        result = simulate(out, sp, plan, options, error);
     sl_plan_finish(&shared);
     return result;
 }

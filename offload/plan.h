@@ -197,11 +197,12 @@ uint32_t sl_plan_op_slot(const struct sl_plan *plan, const struct sl_op *op, boo
                          uint32_t n);
 
 /* Highest simultaneous bytes per tier and state, for the memory report: persistent and transient
- * bytes as they are at the moment when the tier's total of live bytes is highest. */
+ * bytes as they are at the moment when the tier's total of live bytes is highest.
+ * Errors: -ENOMEM, with all of *memory zero. */
 struct sl_plan_memory {
     uint64_t bytes[SL_TIER_COUNT][SL_STATE_COUNT];
 };
-void sl_plan_memory(const struct sl_plan *plan, struct sl_plan_memory *memory);
+int sl_plan_memory(const struct sl_plan *plan, struct sl_plan_memory *memory);
 
 /* Sum of op->bytes, flops and counts per lane in one segment. */
 struct sl_plan_traffic {

@@ -77,9 +77,11 @@ static int find_lives(struct sl_plan *plan, struct sl_error *error)
 
 static _Thread_local const struct sl_slot *sorting; /* qsort passes no context */
 
-static int larger_first(const void *a, const void *b)
+static int segment_then_larger(const void *a, const void *b)
 {
     uint32_t ia = *(const uint32_t *)a, ib = *(const uint32_t *)b;
+    if (sorting[ia].segment != sorting[ib].segment)
+        return sorting[ia].segment < sorting[ib].segment ? -1 : 1;
     uint64_t ba = sorting[ia].bytes, bb = sorting[ib].bytes;
     if (ba != bb)
         return ba > bb ? -1 : 1;
@@ -88,7 +90,7 @@ static int larger_first(const void *a, const void *b)
 
 static bool alive_together(const struct sl_slot *a, const struct sl_slot *b)
 {
-    return a->segment == b->segment && a->first_op <= b->last_op && b->first_op <= a->last_op;
+    return a->first_op <= b->last_op && b->first_op <= a->last_op;
 }
 
 /* Lowest offset >= base where `slot` fits beside the placed slots that live at the same time.
@@ -122,6 +124,24 @@ static void insert_by_offset(const struct sl_plan *plan, uint32_t *placed, uint3
     placed[at] = slot;
 }
 
+/* Place transient slots, in order, behind `base`; returns the arena's bytes. Slots of different
+ * segments never live at the same time, so each segment is placed by itself. */
+static uint64_t place_transient(struct sl_plan *plan, const uint32_t *order, uint32_t *placed,
+                                uint32_t count, uint64_t base)
+{
+    uint64_t peak = base;
+    uint32_t beside = 0; /* slots of this segment that have been placed */
+    for (uint32_t i = 0; i < count; i++) {
+        struct sl_slot *slot = &plan->slots[order[i]];
+        if (i > 0 && slot->segment != plan->slots[order[i - 1]].segment)
+            beside = 0;
+        slot->offset = lowest_fit(plan, placed, beside, slot, base);
+        insert_by_offset(plan, placed, beside++, order[i]);
+        peak = sl_max_u64(peak, slot->offset + sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT));
+    }
+    return peak;
+}
+
 static int place_slots(struct sl_plan *plan, struct sl_error *error)
 {
     uint32_t *order = malloc((plan->slot_count + 1) * sizeof(*order));
@@ -152,16 +172,9 @@ static int place_slots(struct sl_plan *plan, struct sl_error *error)
             }
         }
         plan->persistent_bytes[tier] = used;
-        uint64_t peak = used;
         sorting = plan->slots;
-        qsort(order, count, sizeof(*order), larger_first);
-        for (uint32_t i = 0; i < count; i++) {
-            struct sl_slot *slot = &plan->slots[order[i]];
-            slot->offset = lowest_fit(plan, placed, i, slot, used);
-            insert_by_offset(plan, placed, i, order[i]);
-            peak = sl_max_u64(peak, slot->offset + sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT));
-        }
-        plan->tier_bytes[tier] = peak;
+        qsort(order, count, sizeof(*order), segment_then_larger);
+        plan->tier_bytes[tier] = place_transient(plan, order, placed, count, used);
     }
     for (uint32_t i = 0; i < plan->slot_count; i++) {
         struct sl_slot *slot = &plan->slots[i];
@@ -359,42 +372,64 @@ int sl_plan_seal(struct sl_plan *plan, struct sl_error *error)
     return result;
 }
 
-void sl_plan_memory(const struct sl_plan *plan, struct sl_plan_memory *memory)
+/* Bytes that come to life at an operation, or that ended before it. */
+struct life {
+    uint32_t op;
+    enum sl_state state;
+    bool start;
+    uint64_t bytes;
+};
+
+static int compare_lives(const void *a, const void *b)
+{
+    const struct life *x = a, *y = b;
+    if (x->op != y->op)
+        return x->op < y->op ? -1 : 1;
+    return (int)x->start - (int)y->start; /* what ended makes room first */
+}
+
+static size_t list_lives(const struct sl_plan *plan, enum sl_tier tier, struct life *lives)
+{
+    size_t count = 0;
+    for (uint32_t i = 0; i < plan->slot_count; i++) {
+        const struct sl_slot *slot = &plan->slots[i];
+        if (slot->persistent || slot->parent != SL_PLAN_NONE || slot->first_op == SL_PLAN_NONE ||
+            sl_plan_arena(plan, slot->tier) != tier)
+            continue;
+        uint64_t bytes = sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT);
+        lives[count++] = (struct life){slot->first_op, slot->state, true, bytes};
+        lives[count++] = (struct life){slot->last_op + 1, slot->state, false, bytes};
+    }
+    qsort(lives, count, sizeof(*lives), compare_lives);
+    return count;
+}
+
+int sl_plan_memory(const struct sl_plan *plan, struct sl_plan_memory *memory)
 {
     *memory = (struct sl_plan_memory){0};
+    struct life *lives = malloc((2 * (size_t)plan->slot_count + 1) * sizeof(*lives));
+    if (!lives)
+        return -ENOMEM;
     for (enum sl_tier tier = 0; tier < SL_TIER_COUNT; tier++) {
-        uint64_t fixed[SL_STATE_COUNT] = {0};
-        for (uint32_t i = 0; i < plan->slot_count; i++) {
-            const struct sl_slot *slot = &plan->slots[i];
-            if (slot->persistent && slot->parent == SL_PLAN_NONE &&
-                sl_plan_arena(plan, slot->tier) == tier)
-                fixed[slot->state] += sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT);
-        }
-        /* The moment with most live transient bytes: only starts of lives can be it. */
-        uint64_t best_total = 0;
-        uint64_t best[SL_STATE_COUNT] = {0};
-        for (uint32_t i = 0; i < plan->slot_count; i++) {
-            const struct sl_slot *at = &plan->slots[i];
-            if (at->persistent || at->parent != SL_PLAN_NONE || at->first_op == SL_PLAN_NONE ||
-                sl_plan_arena(plan, at->tier) != tier)
-                continue;
-            uint64_t live[SL_STATE_COUNT] = {0}, total = 0;
-            for (uint32_t j = 0; j < plan->slot_count; j++) {
-                const struct sl_slot *slot = &plan->slots[j];
-                if (slot->persistent || slot->parent != SL_PLAN_NONE ||
-                    slot->first_op > at->first_op || slot->last_op < at->first_op ||
-                    slot->first_op == SL_PLAN_NONE || sl_plan_arena(plan, slot->tier) != tier)
-                    continue;
-                uint64_t bytes = sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT);
-                live[slot->state] += bytes;
-                total += bytes;
-            }
+        uint64_t live[SL_STATE_COUNT] = {0}, best[SL_STATE_COUNT] = {0}, total = 0, best_total = 0;
+        size_t count = list_lives(plan, tier, lives);
+        for (size_t i = 0; i < count; i++) {
+            uint64_t change = lives[i].start ? lives[i].bytes : -lives[i].bytes;
+            live[lives[i].state] += change;
+            total += change;
             if (total > best_total) {
                 best_total = total;
                 memcpy(best, live, sizeof(best));
             }
         }
-        for (int state = 0; state < SL_STATE_COUNT; state++)
-            memory->bytes[tier][state] = fixed[state] + best[state];
+        for (uint32_t i = 0; i < plan->slot_count; i++) {
+            const struct sl_slot *slot = &plan->slots[i];
+            if (slot->persistent && slot->parent == SL_PLAN_NONE &&
+                sl_plan_arena(plan, slot->tier) == tier)
+                best[slot->state] += sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT);
+        }
+        memcpy(memory->bytes[tier], best, sizeof(best));
     }
+    free(lives);
+    return 0;
 }
