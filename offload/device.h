@@ -47,6 +47,7 @@ struct sl_device_properties {
     char name[128];
     enum sl_device_kind kind;
     bool unified;          /* device memory is host memory: uploads are aliases */
+    bool queued;           /* operations return before they are done, and events tell when */
     uint64_t memory_bytes; /* 0: the host's */
     struct sl_device_fixed fixed[SL_DEVICE_FIXED_MAX];
     size_t fixed_count;
@@ -75,7 +76,13 @@ struct sl_device_ops {
     int (*event_record)(struct sl_device *device, enum sl_stream stream, struct sl_event *event);
     int (*event_wait)(struct sl_device *device, enum sl_stream stream, struct sl_event *event);
     int (*event_synchronize)(struct sl_device *device, struct sl_event *event);
+    /* Device time from one event to the other, both past. NULL where not queued. */
+    int (*event_elapsed)(struct sl_device *device, struct sl_event *begin, struct sl_event *end,
+                         uint64_t *ns);
     int (*stream_synchronize)(struct sl_device *device, enum sl_stream stream);
+    /* Name what this thread queues until range_end, for a profiler. NULL: nobody looks. */
+    void (*range_begin)(struct sl_device *device, const char *name);
+    void (*range_end)(struct sl_device *device);
 
     int (*norm)(struct sl_device *device, const struct sl_norm_args *args);
     int (*norm_backward)(struct sl_device *device, const struct sl_norm_backward_args *args);

@@ -215,8 +215,7 @@ static int event_create(struct sl_device *device, struct sl_event **out)
     struct sl_event *event = calloc(1, sizeof(*event));
     if (!event)
         return cuda_fail(cuda, cudaErrorMemoryAllocation, "event_create", NULL);
-    cudaError_t error =
-        cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming | cudaEventBlockingSync);
+    cudaError_t error = cudaEventCreateWithFlags(&event->event, cudaEventBlockingSync);
     if (error) {
         free(event);
         return cuda_fail(cuda, error, "event_create", NULL);
@@ -272,6 +271,19 @@ static int event_synchronize(struct sl_device *device, struct sl_event *event)
     return waited(cuda, event->stream, cudaEventSynchronize(event->event), "event_synchronize");
 }
 
+static int event_elapsed(struct sl_device *device, struct sl_event *begin, struct sl_event *end,
+                         uint64_t *ns)
+{
+    struct cuda_device *cuda = cuda_of(device);
+    int code = cuda_enter(cuda);
+    if (code)
+        return code;
+    float milliseconds = 0;
+    cudaError_t error = cudaEventElapsedTime(&milliseconds, begin->event, end->event);
+    *ns = milliseconds > 0 ? (uint64_t)((double)milliseconds * 1e6) : 0;
+    return error ? cuda_fail(cuda, error, "event_elapsed", NULL) : 0;
+}
+
 static int stream_synchronize(struct sl_device *device, enum sl_stream stream)
 {
     struct cuda_device *cuda = cuda_of(device);
@@ -313,7 +325,10 @@ static const struct sl_device_ops cuda_ops = {
     .event_record = event_record,
     .event_wait = event_wait,
     .event_synchronize = event_synchronize,
+    .event_elapsed = event_elapsed,
     .stream_synchronize = stream_synchronize,
+    .range_begin = cuda_range_begin,
+    .range_end = cuda_range_end,
     .norm = cuda_norm,
     .norm_backward = cuda_norm_backward,
     .matmul = cuda_matmul,
@@ -461,6 +476,7 @@ static int open_device(struct sl_device **out, const struct sl_device_options *o
         return code;
     }
     cuda->base.properties.kind = SL_DEVICE_CUDA;
+    cuda->base.properties.queued = true;
     cuda->base.properties.memory_bytes = properties.totalGlobalMem;
     snprintf(cuda->base.properties.name, sizeof(cuda->base.properties.name), "%.127s",
              properties.name);

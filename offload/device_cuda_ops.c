@@ -16,6 +16,18 @@
 #define RANGE_END() ((void)0)
 #endif
 
+void cuda_range_begin(struct sl_device *device, const char *name)
+{
+    (void)device, (void)name;
+    RANGE_BEGIN(name);
+}
+
+void cuda_range_end(struct sl_device *device)
+{
+    (void)device;
+    RANGE_END();
+}
+
 #define DEFINE_OPERATION(name, args_type)                                                          \
     int cuda_##name(struct sl_device *device, const struct args_type *args)                        \
     {                                                                                              \

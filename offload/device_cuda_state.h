@@ -55,7 +55,9 @@ int cuda_done(struct cuda_device *cuda, enum sl_stream stream, cudaError_t error
 /* Run every kernel once on a few bytes of scratch, and wait (device_cuda_warm.c). */
 cudaError_t cuda_warm(const struct sl_cuda_context *context);
 
-/* The compute kernels (device_cuda_ops.c). */
+/* Profiler ranges and the compute kernels (device_cuda_ops.c). */
+void cuda_range_begin(struct sl_device *device, const char *name);
+void cuda_range_end(struct sl_device *device);
 int cuda_norm(struct sl_device *device, const struct sl_norm_args *args);
 int cuda_norm_backward(struct sl_device *device, const struct sl_norm_backward_args *args);
 int cuda_matmul(struct sl_device *device, const struct sl_matmul_args *args);

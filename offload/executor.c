@@ -10,69 +10,22 @@
  * all instances before it. On the NVMe lanes operations are in flight side by side and finish in
  * any order; `finished` flags in a ring turn that into a counter of finished prefixes.
  *
+ * Lanes of a queued device (CUDA) run ahead of it: executor_queue.c.
+ *
  * All state is under one mutex with one condition: operations last milliseconds, lanes are few, and
  * a broadcast costs microseconds. After a failure lanes go on counting without working, so that
  * nobody waits for ever and the threads come to rest.
  */
-#include "offload/executor.h"
+#include "offload/executor_internal.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "nvme/swap.h"
 #include "offload/trace.h"
-
-#define INSTANCES_IN_FLIGHT 2
-#define INSTANCE_RING 4   /* in flight, and the ones that those refer back to */
-#define NVME_IN_FLIGHT 16 /* operations per NVMe lane; each is split into many blocks below */
-
-struct instance {
-    uint64_t number;
-    uint32_t segment, segment_before; /* SL_PLAN_NONE: the first */
-    void *context;
-    uint64_t base[SL_LANE_COUNT];
-};
-
-struct lane;
-
-struct transfer {
-    struct sl_swap_request request;
-    struct lane *lane;
-    const struct sl_op *op;
-    uint64_t instance, position, start_ns;
-    bool busy;
-};
-
-struct lane {
-    struct sl_executor *executor;
-    enum sl_lane id;
-    pthread_t thread;
-    bool started;
-    uint32_t *ops[SL_PLAN_SEGMENTS_MAX]; /* operation indices of this lane per segment */
-    /* NVMe lanes: */
-    struct transfer transfers[NVME_IN_FLIGHT];
-    bool finished[NVME_IN_FLIGHT]; /* position % NVME_IN_FLIGHT */
-    uint32_t in_flight;
-    uint64_t busy_since_ns;
-};
-
-struct sl_executor {
-    struct sl_executor_options options;
-    const struct sl_plan *plan;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    struct lane lanes[SL_LANE_COUNT];
-    uint64_t counters[SL_LANE_COUNT];
-    struct instance ring[INSTANCE_RING];
-    uint64_t submitted;
-    bool stopping, failed;
-    struct sl_error error;
-    struct sl_executor_stats stats;
-};
 
 static bool lane_is_nvme(enum sl_lane lane)
 {
@@ -88,9 +41,8 @@ void *sl_executor_pointer(const struct sl_executor *executor, uint32_t slot_inde
     return executor->options.arena[arena] + slot->offset;
 }
 
-/* Mutex held. */
-static void fail(struct sl_executor *executor, const struct sl_op *op, int code,
-                 const struct sl_error *cause)
+void sl_executor_fail(struct sl_executor *executor, const struct sl_op *op, int code,
+                      const struct sl_error *cause)
 {
     if (!executor->failed) {
         executor->failed = true;
@@ -105,12 +57,13 @@ static void fail(struct sl_executor *executor, const struct sl_op *op, int code,
     pthread_cond_broadcast(&executor->changed);
 }
 
-/* Mutex held. */
+/* Mutex held. A lane that has nothing to do in an instance still has to walk past it. */
 static bool instance_finished(const struct sl_executor *executor, const struct instance *instance)
 {
     const struct sl_segment *segment = &executor->plan->segments[instance->segment];
     for (int lane = 0; lane < SL_LANE_COUNT; lane++)
-        if (executor->counters[lane] < instance->base[lane] + segment->lane_count[lane])
+        if (executor->counters[lane] < instance->base[lane] + segment->lane_count[lane] ||
+            (executor->lanes[lane].started && executor->lanes[lane].walked <= instance->number))
             return false;
     return true;
 }
@@ -126,20 +79,29 @@ static uint64_t instances_finished(const struct sl_executor *executor)
     return n;
 }
 
-/* Mutex held. */
+uint64_t sl_executor_needed(const struct sl_executor *executor, const struct sl_op *op,
+                            const struct instance *instance, int lane)
+{
+    uint64_t count = op->wait[lane] ? instance->base[lane] + op->wait[lane] : 0;
+    if (instance->segment_before == SL_PLAN_NONE)
+        return count;
+    const struct instance *before = &executor->ring[(instance->number - 1) % INSTANCE_RING];
+    uint32_t wait = op->wait_previous[instance->segment_before][lane];
+    uint64_t earlier = wait ? before->base[lane] + wait : 0;
+    return count > earlier ? count : earlier;
+}
+
+/* Mutex held. Between two queued lanes the device keeps the order: issued is enough. */
 static bool may_start(const struct sl_executor *executor, const struct sl_op *op,
                       const struct instance *instance)
 {
-    for (int lane = 0; lane < SL_LANE_COUNT; lane++)
-        if (executor->counters[lane] < instance->base[lane] + op->wait[lane] && op->wait[lane])
+    bool queued = lane_is_queued(executor, op->lane);
+    for (int lane = 0; lane < SL_LANE_COUNT; lane++) {
+        bool on_device = queued && lane_is_queued(executor, lane);
+        uint64_t reached = on_device ? executor->issued[lane] : executor->counters[lane];
+        if (reached < sl_executor_needed(executor, op, instance, lane))
             return false;
-    if (instance->segment_before == SL_PLAN_NONE)
-        return true;
-    const struct instance *before = &executor->ring[(instance->number - 1) % INSTANCE_RING];
-    const uint32_t *wait = op->wait_previous[instance->segment_before];
-    for (int lane = 0; lane < SL_LANE_COUNT; lane++)
-        if (executor->counters[lane] < before->base[lane] + wait[lane] && wait[lane])
-            return false;
+    }
     return true;
 }
 
@@ -147,27 +109,26 @@ static int copy_over_link(struct sl_executor *executor, const struct sl_op *op,
                           struct sl_error *error)
 {
     struct sl_device *device = executor->options.device;
-    enum sl_stream stream = op->lane == SL_LANE_H2D ? SL_STREAM_H2D : SL_STREAM_D2H;
+    enum sl_stream stream = stream_of(op->lane);
     uint32_t from = sl_plan_op_slot(executor->plan, op, false, 0);
     uint32_t to = sl_plan_op_slot(executor->plan, op, true, 0);
     int result = device->ops->copy(device, stream, sl_executor_pointer(executor, to),
                                    sl_executor_pointer(executor, from), op->bytes);
-    if (!result)
+    if (!result && !device->properties.queued)
         result = device->ops->stream_synchronize(device, stream);
     if (result && device->error.code)
         *error = device->error;
     return result;
 }
 
-/* A serial lane's operation; mutex not held. */
-static int do_op(struct sl_executor *executor, const struct sl_op *op, void *context,
-                 struct sl_error *error)
+int sl_executor_do_op(struct sl_executor *executor, const struct sl_op *op, void *context,
+                      struct sl_error *error)
 {
     if (op->kind == SL_OP_UPLOAD || op->kind == SL_OP_DOWNLOAD)
         return copy_over_link(executor, op, error);
     int result = executor->options.runner(executor->options.user, op, context, error);
     struct sl_device *device = executor->options.device;
-    if (!result && op->lane == SL_LANE_COMPUTE) {
+    if (!result && op->lane == SL_LANE_COMPUTE && !device->properties.queued) {
         result = device->ops->stream_synchronize(device, SL_STREAM_COMPUTE);
         if (result && device->error.code)
             *error = device->error;
@@ -186,7 +147,7 @@ static void run_serial(struct lane *lane, const struct sl_op *op, const struct i
         pthread_mutex_unlock(&executor->mutex);
         struct sl_error error = {0};
         uint64_t start_ns = sl_clock_ns();
-        result = do_op(executor, op, context, &error);
+        result = sl_executor_do_op(executor, op, context, &error);
         uint64_t end_ns = sl_clock_ns();
         if (executor->options.trace)
             sl_trace_add(executor->options.trace, op, number, start_ns, end_ns);
@@ -194,7 +155,7 @@ static void run_serial(struct lane *lane, const struct sl_op *op, const struct i
         executor->stats.busy_ns[lane->id] += end_ns - start_ns;
         executor->stats.bytes[lane->id] += op->bytes;
         if (result)
-            fail(executor, op, result, &error);
+            sl_executor_fail(executor, op, result, &error);
     }
     executor->counters[lane->id]++;
     pthread_cond_broadcast(&executor->changed);
@@ -230,7 +191,7 @@ static void transfer_done(struct sl_swap_request *request, int result)
     if (--lane->in_flight == 0)
         executor->stats.busy_ns[lane->id] += end_ns - lane->busy_since_ns;
     if (result)
-        fail(executor, transfer->op, result, &error);
+        sl_executor_fail(executor, transfer->op, result, &error);
     transfer->busy = false;
     finish_position(lane, transfer->position);
     pthread_mutex_unlock(&executor->mutex);
@@ -278,21 +239,31 @@ static void start_transfer(struct lane *lane, const struct sl_op *op,
     pthread_mutex_lock(&executor->mutex);
 }
 
-/* Mutex held. Time spent here is the lane's wait, counted only while it has work queued. */
-static void wait_until_startable(struct lane *lane, const struct sl_op *op,
-                                 const struct instance *instance, uint64_t position)
+/* Mutex held. Is there a place for the operation among those in flight? */
+static bool has_room(const struct lane *lane, uint64_t position)
+{
+    if (lane_is_nvme(lane->id))
+        return transfer_room(lane, position);
+    return position - lane->executor->counters[lane->id] < QUEUE_DEPTH; /* serial: 0 */
+}
+
+/* Mutex held. Returns when the lane came to the operation. Time spent here is the lane's wait,
+ * counted only while it has work queued; of a queued lane the device knows better (account). */
+static uint64_t wait_until_startable(struct lane *lane, const struct sl_op *op,
+                                     const struct instance *instance, uint64_t position)
 {
     struct sl_executor *executor = lane->executor;
-    bool nvme = lane_is_nvme(lane->id);
-    uint64_t since_ns = 0;
+    bool queued = lane_is_queued(executor, lane->id);
+    uint64_t since_ns = queued ? sl_clock_ns() : 0;
     /* After a failure the counters still rise in order, so waiting always ends. */
-    while (!may_start(executor, op, instance) || (nvme && !transfer_room(lane, position))) {
+    while (!may_start(executor, op, instance) || !has_room(lane, position)) {
         if (!since_ns)
             since_ns = sl_clock_ns();
         pthread_cond_wait(&executor->changed, &executor->mutex);
     }
-    if (since_ns)
+    if (since_ns && !queued)
         executor->stats.wait_ns[lane->id] += sl_clock_ns() - since_ns;
+    return since_ns;
 }
 
 static void *lane_main(void *arg)
@@ -313,12 +284,16 @@ static void *lane_main(void *arg)
         for (uint32_t i = 0; i < count; i++) {
             const struct sl_op *op = &plan->ops[lane->ops[instance->segment][i]];
             uint64_t position = instance->base[lane->id] + i;
-            wait_until_startable(lane, op, instance, position);
+            uint64_t taken_ns = wait_until_startable(lane, op, instance, position);
             if (lane_is_nvme(lane->id))
                 start_transfer(lane, op, instance, position);
+            else if (lane_is_queued(executor, lane->id))
+                sl_executor_issue(lane, op, instance, position, taken_ns);
             else
                 run_serial(lane, op, instance);
         }
+        lane->walked = n + 1;
+        pthread_cond_broadcast(&executor->changed);
     }
     pthread_mutex_unlock(&executor->mutex);
     return NULL;
@@ -366,14 +341,19 @@ int sl_executor_create(struct sl_executor **out, const struct sl_executor_option
     pthread_mutex_init(&executor->mutex, NULL);
     pthread_cond_init(&executor->changed, NULL);
     int result = list_ops(executor);
+    pthread_mutex_lock(&executor->mutex); /* threads look at each other's `started` */
     for (int l = 0; l < SL_LANE_COUNT && !result; l++) {
         struct lane *lane = &executor->lanes[l];
         if (!lane_has_work(executor->plan, l))
             continue;
         assert(!lane_is_nvme(lane->id) || options->swap);
+        result = lane_is_queued(executor, l) ? sl_executor_queue_start(lane) : 0;
+        if (result)
+            break;
         result = -pthread_create(&lane->thread, NULL, lane_main, lane);
         lane->started = result == 0;
     }
+    pthread_mutex_unlock(&executor->mutex);
     if (result) {
         sl_error_set(error, SL_DOMAIN_MEMORY, result, "the executor's threads: %s",
                      strerror(-result));
@@ -397,6 +377,8 @@ void sl_executor_destroy(struct sl_executor *executor)
         struct lane *lane = &executor->lanes[l];
         if (lane->started)
             pthread_join(lane->thread, NULL);
+        if (lane->executor)
+            sl_executor_queue_stop(lane);
         for (uint32_t s = 0; s < SL_PLAN_SEGMENTS_MAX; s++)
             free(lane->ops[s]);
     }
