@@ -32,8 +32,9 @@ struct sl_cuda_product {
     uint32_t a_transposed, b_transposed;
     uint32_t operand_type, result_type; /* cudaDataType */
     uint32_t has_bias, bias_type;
-    uint32_t alignment; /* of all pointers and leading dimensions, in bytes: 16 or less */
-    uint32_t unused;
+    /* Of each operand's pointer and leading dimension, in bytes, 16 at most: logits of an odd
+     * vocabulary must not cost the 16-byte loads of the other two. */
+    uint32_t a_alignment, b_alignment, d_alignment, unused;
 };
 
 struct sl_cuda_choice {
@@ -139,10 +140,10 @@ cublasStatus_t choose(struct sl_cuda_blas *blas, struct sl_cuda_choice *c,
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p.alignment, sizeof p.alignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p.alignment, sizeof p.alignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p.alignment, sizeof p.alignment);
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p.alignment, sizeof p.alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p.a_alignment, sizeof p.a_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p.b_alignment, sizeof p.b_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p.d_alignment, sizeof p.d_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p.d_alignment, sizeof p.d_alignment);
     cublasLtMatmulHeuristicResult_t found = {};
     int count = 0;
     if (!status)
@@ -199,8 +200,9 @@ cublasStatus_t find(struct sl_cuda_blas *blas, const struct sl_cuda_product &p,
     return status;
 }
 
-uint32_t alignment_of(uint64_t bits)
+uint32_t alignment_of(const void *pointer, uint64_t leading_bytes)
 {
+    uint64_t bits = reinterpret_cast<uintptr_t>(pointer) | leading_bytes;
     return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : 2;
 }
 
@@ -211,9 +213,9 @@ cudaError_t multiply(const struct sl_cuda_context *context, struct sl_cuda_produ
         return cudaSuccess;
     uint64_t operand_bytes = p.operand_type == CUDA_R_32F ? 4 : 2;
     uint64_t result_bytes = p.result_type == CUDA_R_32F ? 4 : 2;
-    p.alignment = alignment_of(reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
-                               reinterpret_cast<uintptr_t>(d) | (uint64_t)p.lda * operand_bytes |
-                               (uint64_t)p.ldb * operand_bytes | (uint64_t)p.ldd * result_bytes);
+    p.a_alignment = alignment_of(a, (uint64_t)p.lda * operand_bytes);
+    p.b_alignment = alignment_of(b, (uint64_t)p.ldb * operand_bytes);
+    p.d_alignment = alignment_of(d, (uint64_t)p.ldd * result_bytes);
     struct sl_cuda_choice *c = nullptr;
     cublasStatus_t status = find(context->blas, p, &c);
     if (!status && bias)
@@ -257,6 +259,12 @@ cudaError_t forward(const struct sl_cuda_context *context, const struct sl_matmu
     return error;
 }
 
+/* Row stride of a gradient that is rounded into scratch: rows start on 16 bytes there. */
+size_t cast_stride(const struct sl_matmul_args *args)
+{
+    return (args->outputs + 7) / 8 * 8;
+}
+
 /* Rows [first, first + rows) of dy as the operand type; f32 is rounded into scratch. */
 cudaError_t gradient_operand(const struct sl_cuda_context *context,
                              const struct sl_matmul_args *args, size_t first, size_t rows,
@@ -270,10 +278,10 @@ cudaError_t gradient_operand(const struct sl_cuda_context *context,
         return cudaSuccess;
     }
     *operand = context->scratch;
-    *stride = args->outputs;
+    *stride = cast_stride(args);
     return sl_cuda_cast(context, context->scratch,
                         static_cast<const float *>(args->y) + first * y_stride, rows, args->outputs,
-                        y_stride);
+                        y_stride, *stride);
 }
 
 /* Rows that fit scratch at once when dy must be rounded. */
@@ -281,7 +289,7 @@ size_t slice_rows(const struct sl_cuda_context *context, const struct sl_matmul_
 {
     if (!args->y_f32 || context->type == SL_F32)
         return args->rows;
-    size_t fit = context->scratch_bytes / (args->outputs * 2);
+    size_t fit = context->scratch_bytes / (cast_stride(args) * 2);
     return fit >= 64 ? fit / 64 * 64 : fit;
 }
 

@@ -91,7 +91,7 @@ __global__ void bias_add_kernel(T *y, size_t rows, size_t width, size_t stride, 
 /* One thread turns 8 f32 into 16 bytes. */
 template <class T>
 __global__ void cast_kernel(T *out, const float *x, size_t rows, size_t width, size_t stride,
-                            bool whole)
+                            size_t out_stride, bool whole)
 {
     constexpr unsigned N = pack_count<T>;
     size_t packs = (width + N - 1) / N;
@@ -107,7 +107,7 @@ __global__ void cast_kernel(T *out, const float *x, size_t rows, size_t width, s
         for (unsigned j = 0; j < 4; j++)
             value[half + j] = part[j];
     }
-    store_pack(out + r * width, value, c, width, whole);
+    store_pack(out + r * out_stride, value, c, width, whole);
 }
 
 } // namespace
@@ -163,20 +163,20 @@ cudaError_t sl_cuda_bias_add(const struct sl_cuda_context *context, void *y, enu
 }
 
 cudaError_t sl_cuda_cast(const struct sl_cuda_context *context, void *out, const float *x,
-                         size_t rows, size_t width, size_t stride)
+                         size_t rows, size_t width, size_t stride, size_t out_stride)
 {
     if (!rows || !width)
         return cudaSuccess;
     size_t packs = (width + 7) / 8;
-    bool whole = packs_whole<bf16>(x, width, stride) && packs_whole<bf16>(out, 0, 0);
+    bool whole = packs_whole<bf16>(x, width, stride) && packs_whole<bf16>(out, width, out_stride);
     if (context->type == SL_BF16) {
         auto kernel = cast_kernel<bf16>;
         SL_LAUNCH(kernel, sl_blocks(rows * packs, 256), 256, 0, context->stream,
-                  static_cast<bf16 *>(out), x, rows, width, stride, whole);
+                  static_cast<bf16 *>(out), x, rows, width, stride, out_stride, whole);
     } else if (context->type == SL_F16) {
         auto kernel = cast_kernel<f16>;
         SL_LAUNCH(kernel, sl_blocks(rows * packs, 256), 256, 0, context->stream,
-                  static_cast<f16 *>(out), x, rows, width, stride, whole);
+                  static_cast<f16 *>(out), x, rows, width, stride, out_stride, whole);
     } else {
         return cudaErrorInvalidValue;
     }

@@ -95,9 +95,9 @@ cudaError_t sl_cuda_bias_add(const struct sl_cuda_context *context, void *y, enu
                              size_t rows, size_t width, size_t stride,
                              const struct sl_weight *bias);
 
-/* out = the context's 16-bit type of x[rows, width] f32 at row stride `stride`; out is dense. */
+/* out = the context's 16-bit type of x[rows, width] f32, each with its row stride. */
 cudaError_t sl_cuda_cast(const struct sl_cuda_context *context, void *out, const float *x,
-                         size_t rows, size_t width, size_t stride);
+                         size_t rows, size_t width, size_t stride, size_t out_stride);
 
 /* cuBLASLt's handle, workspace and the algorithms chosen so far (kernels/cuda/blas.cu).
  *

@@ -28,7 +28,7 @@ struct cudasim_layout {
 };
 struct cudasim_preference {
     uint64_t workspace = 0;
-    uint32_t alignment = 256;
+    uint32_t alignment[3] = {256, 256, 256}; /* of a, b, and c and d */
 };
 
 namespace
@@ -86,6 +86,12 @@ bool shapes_agree(const cudasim_matmul_desc &desc, const cudasim_layout &a, cons
     return m == d.rows && n == d.columns && k == k2 && a.leading >= (int64_t)a.rows &&
            b.leading >= (int64_t)b.rows && d.leading >= (int64_t)d.rows && a.type == b.type &&
            (d.type == CUDA_R_32F || d.type == a.type);
+}
+
+bool misaligned(const void *data, const cudasim_layout &layout, uint64_t alignment)
+{
+    uint64_t leading_bytes = (uint64_t)layout.leading * sl_dtype_bytes(dtype_of(layout.type));
+    return (reinterpret_cast<uintptr_t>(data) | leading_bytes) % alignment != 0;
 }
 
 template <class Value> bool take(Value *to, const void *value, size_t bytes)
@@ -172,8 +178,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         taken = take(&preference->workspace, value, bytes);
     else if ((taken = take(&word, value, bytes)) &&
-             attribute != CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
-        preference->alignment = std::min(preference->alignment, word);
+             attribute != CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) {
+        unsigned operand = attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES   ? 0
+                           : attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES ? 1
+                                                                                     : 2;
+        preference->alignment[operand] = std::min(preference->alignment[operand], word);
+    }
     return taken ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -187,7 +197,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (wanted < 1 || !shapes_agree(*desc, *a, *b, *d))
         return CUBLAS_STATUS_INVALID_VALUE;
     results[0] = {};
-    results[0].algo.data[0] = preference->alignment; /* what this algorithm relies on */
+    for (int operand = 0; operand < 3; operand++) /* what this algorithm relies on */
+        results[0].algo.data[operand] = preference->alignment[operand];
     results[0].state = CUBLAS_STATUS_SUCCESS;
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
@@ -200,10 +211,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const cublasLtMatmulAlgo_t *algo, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream)
 {
-    uintptr_t together = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
-                         reinterpret_cast<uintptr_t>(d);
     if (!shapes_agree(*desc, *a_layout, *b_layout, *d_layout) || c != d ||
-        together % algo->data[0] || (workspace_bytes && !workspace) ||
+        misaligned(a, *a_layout, algo->data[0]) || misaligned(b, *b_layout, algo->data[1]) ||
+        misaligned(d, *d_layout, algo->data[2]) || (workspace_bytes && !workspace) ||
         (desc->epilogue == CUBLASLT_EPILOGUE_BIAS && !desc->bias))
         return CUBLAS_STATUS_INVALID_VALUE;
     call queued = {*desc, *a_layout, *b_layout, *d_layout, a, b, d, 0, 0};
