@@ -3,14 +3,17 @@
 # The check of a machine with a GPU, which may be bare and offline.
 #
 #   tests/gpu/check.sh pack DIR [BUILD]   here: gather the built programs, the CUDA module and the
-#                                         shared libraries that they need (some 30 MiB) in DIR
-#   DIR/check.sh run [OUT] [SECONDS]      there: run everything; results in OUT (default DIR/out),
-#                                         within SECONDS (default 480)
+#                                         shared libraries that they need, compressed, in DIR
+#   DIR/check.sh run [OUT] [SECONDS]      there: run everything; results in OUT (default $OUT, else
+#                                         DIR/out), within SECONDS (default 480)
 #   tests/gpu/check.sh run ...            the same from a build on this machine
 #
 # 1. gpu_check: every kernel against the host device, and its time against its floor, by ceilings
-#    measured in the run. 2. 50 training steps on both devices, losses compared. 3. bench/tflops,
-#    where it is built. It prints tables and writes OUT/*.json; exit code 0: all agreed.
+#    measured in the run. 2. 50 training steps on both devices, losses compared, and a greedy text
+#    of each. 3. compute-sanitizer over every kernel at small shapes, where it is at hand. 4.
+#    bench-tflops from 124M parameters up, where it is built, while time is left. It prints tables
+#    and leaves five files at most in OUT: report.txt, kernels.json, train.json, tflops.json,
+#    sanitizer.txt; exit code 0: all agreed.
 #
 # On the machine: an NVIDIA driver, and cuBLASLt of the module's CUDA version (from a toolkit or from
 # PyTorch's wheels: both are looked for). No compiler, no network, no package is needed.
@@ -44,12 +47,13 @@ pack() {
     [ -f "$build/kernels/cuda/libsluice-cuda.so" ] || die "$build has no CUDA module (nvcc missing?)"
     mkdir -p "$dir/bin" "$dir/lib" || die "cannot write $dir"
     cp "$build/engine/program/sluice" "$build/tests/gpu/gpu_check" "$dir/bin/"
-    [ -x "$build/bench/tflops" ] && cp "$build/bench/tflops" "$dir/bin/"
+    [ -x "$build/bench/bench-tflops" ] && cp "$build/bench/bench-tflops" "$dir/bin/"
     cp "$build/kernels/cuda/libsluice-cuda.so" "$dir/lib/"
     cp "$root/docs/config.md" "$dir/text.md"
     cp "$here/check.sh" "$dir/"
     copy_libraries "$dir/lib" "$dir"/bin/*
     strip --strip-debug "$dir"/bin/* "$dir"/lib/*.so* 2>/dev/null
+    gzip -9f "$dir"/bin/* "$dir"/lib/*
     du -sh "$dir"
 }
 
@@ -66,22 +70,85 @@ losses() { sed -n 's/.*"loss": \([-0-9.e+]*\),.*/\1/p' "$1/log.jsonl"; }
 
 train() {
     local device=$1
-    timeout 120 "$bin/sluice" train --model tiny --data "$text" --out "$out/train-$device" --steps 50 --seed 1 \
+    timeout 120 "$bin/sluice" train --model tiny --data "$text" --out "$work/train-$device" --steps "$steps" --seed 1 \
         --device "$device" --set train.precision=bf16 --set train.sequence_length=256 \
-        --set train.micro_batch=4 >"$out/train-$device.log" 2>&1 ||
-        { tail -n 5 "$out/train-$device.log"; return 1; }
+        --set train.micro_batch=4 >"$work/train-$device.log" 2>&1 ||
+        { tail -n 5 "$work/train-$device.log"; return 1; }
+}
+
+generate() {
+    local checkpoint
+    checkpoint=$(find "$work/train-cuda" -maxdepth 1 -name 'checkpoint-*' | sort | tail -n 1)
+    timeout 60 "$bin/sluice" generate --model "$checkpoint" --prompt "The key" --max-tokens 32 \
+        --temperature 0 --device "$1" --set train.precision=fp32 2>>"$work/generate.log"
+}
+
+# In fp32 the most probable tokens are the same ones.
+compare_texts() {
+    local host cuda
+    if ! host=$(generate host) || ! cuda=$(generate cuda); then
+        tail -n 5 "$work/generate.log"
+        return 1
+    fi
+    if [ -n "$host" ] && [ "$host" = "$cuda" ]; then
+        echo "one text on both devices: ok"
+        return 0
+    fi
+    printf 'texts differ: FAILED\nhost: %s\ncuda: %s\n' "$host" "$cuda"
+    return 1
+}
+
+# A tool that cannot run on the machine is named and is no failure; what it finds is one.
+sanitize() {
+    local tool status=0 code
+    command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here: skipped"; return 0; }
+    for tool in memcheck racecheck; do
+        timeout 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/gpu_check" --small \
+            >"$work/$tool.log" 2>&1
+        code=$?
+        { echo "== $tool: exit code $code"; tail -n 40 "$work/$tool.log"; } >>"$out/sanitizer.txt"
+        case $code in
+        0) echo "$tool: nothing found" ;;
+        9) echo "$tool: FAILED"; grep -m 5 '=========' "$work/$tool.log"; status=1 ;;
+        124) echo "$tool: did not end within 60 s" ;;
+        *) echo "$tool: could not run (exit code $code)"; grep -m 2 '=========' "$work/$tool.log" ;;
+        esac
+    done
+    return $status
+}
+
+# One model after the other, larger ones while time is left.
+throughput() {
+    local end=$1 status=0 separator="[" left model
+    for model in gpt2-124m gpt2-1.5b llama-3b zero-offload-4b llama-8b zero-offload-10b; do
+        left=$((end - SECONDS))
+        [ "$left" -ge 20 ] || { echo "$model and larger: no time left"; break; }
+        timeout "$left" "$bin/bench-tflops" --model "$model" --device cuda --steps 5 --warm 2 \
+            --set train.precision=bf16 --json >"$work/tflops.one" 2>"$work/tflops.log"
+        case $? in
+        0)
+            { printf '%s\n' "$separator"; cat "$work/tflops.one"; } >>"$out/tflops.json"
+            cat "$work/tflops.one"
+            separator=,
+            ;;
+        124) echo "$model: not done when time was up" ;;
+        *) echo "$model: FAILED"; tail -n 3 "$work/tflops.log"; status=1 ;;
+        esac
+    done
+    [ "$separator" = , ] && echo "]" >>"$out/tflops.json"
+    return $status
 }
 
 # The host computes in f32, CUDA rounds activations to bf16 and the runs drift apart: 2 % of the
 # loss after 50 steps.
 compare_training() {
     train host && train cuda || return 1
-    losses "$out/train-host" >"$out/losses-host"
-    losses "$out/train-cuda" >"$out/losses-cuda"
-    paste "$out/losses-host" "$out/losses-cuda" | awk -v json="$out/train.json" '
+    losses "$work/train-host" >"$work/losses-host"
+    losses "$work/train-cuda" >"$work/losses-cuda"
+    paste "$work/losses-host" "$work/losses-cuda" | awk -v json="$out/train.json" -v steps="$steps" '
         { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d
           if (NR == 1 || NR % 10 == 0) printf "step %3d  host %.4f  cuda %.4f\n", NR, $1, $2 }
-        END { passed = NR == 50 && worst <= 0.02
+        END { passed = NR == steps && worst <= 0.02
               printf "%d steps, losses differ by at most %.3g of the loss: %s\n", NR, worst,
                      passed ? "ok" : "FAILED"
               printf "{\"steps\": %d, \"worst_relative_difference\": %g, \"passed\": %s}\n", NR,
@@ -90,44 +157,57 @@ compare_training() {
 }
 
 run() {
-    out=${1:-$here/out}
+    out=${1:-${OUT:-$here/out}}
+    steps=${CHECK_STEPS:-50}
     local limit=${2:-480} start=$SECONDS status=0
+    work=$(mktemp -d) || die "no temporary folder"
+    trap 'rm -rf "$work"' EXIT
     if [ -d "$here/bin" ]; then
-        bin=$here/bin text=$here/text.md
-        export SLUICE_CUDA_MODULE=${SLUICE_CUDA_MODULE:-$here/lib/libsluice-cuda.so}
-        export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        bin=$work/bin text=$here/text.md
+        cp -r "$here/bin" "$here/lib" "$work/" || die "cannot unpack to $work"
+        gunzip "$work"/bin/* "$work"/lib/* || die "cannot unpack to $work"
+        chmod +x "$bin"/*
+        export SLUICE_CUDA_MODULE=${SLUICE_CUDA_MODULE:-$work/lib/libsluice-cuda.so}
+        export LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     else
         local root build
         root=$(cd "$here/../.." && pwd) build=${BUILD:-$root/build}
-        bin=$out/bin text=$root/docs/config.md
-        mkdir -p "$bin" || die "cannot write $out"
-        for program in engine/program/sluice tests/gpu/gpu_check bench/tflops; do
+        bin=$work/bin text=$root/docs/config.md
+        mkdir -p "$bin" || die "cannot write $work"
+        for program in engine/program/sluice tests/gpu/gpu_check bench/bench-tflops; do
             [ -x "$build/$program" ] && ln -sf "$build/$program" "$bin/"
         done
         export SLUICE_CUDA_MODULE=${SLUICE_CUDA_MODULE:-$build/kernels/cuda/libsluice-cuda.so}
     fi
     mkdir -p "$out" || die "cannot write $out"
-    rm -rf "$out"/train-* "$out"/*.json
+    rm -f "$out"/*.json "$out"/report.txt "$out"/sanitizer.txt
+    exec > >(tee "$out/report.txt") 2>&1
     [ -x "$bin/gpu_check" ] || die "no gpu_check in $bin"
     local major folder
     major=$(ldd "$SLUICE_CUDA_MODULE" 2>/dev/null | sed -n 's/.*libcublasLt\.so\.\([0-9]*\).*/\1/p')
     folder=$(cublas_folders "${major:-13}")
     [ -n "$folder" ] && export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+    # Containers mount the driver where the loader may not look.
+    [ -d /usr/local/nvidia/lib64 ] &&
+        export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/nvidia/lib64
 
     command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total \
         --format=csv,noheader
     say "kernels against the host, and their times"
-    # shellcheck disable=SC2086 # CHECK_ARGUMENTS are words: --small for the simulated device
+    # shellcheck disable=SC2086 # CHECK_ARGUMENTS are words: --small (and CHECK_STEPS=2) for the simulated device
     timeout $((limit / 2)) "$bin/gpu_check" ${CHECK_ARGUMENTS:-} --json "$out/kernels.json" ||
         { status=1; echo "gpu_check failed ($?)"; }
-    say "50 training steps on both devices"
-    compare_training || status=1
-    if [ -x "$bin/tflops" ]; then
+    say "$steps training steps on both devices, and a text"
+    if compare_training; then compare_texts || status=1; else status=1; fi
+    if [ -z "${CHECK_ARGUMENTS:-}" ]; then
+        say "compute-sanitizer"
+        sanitize || status=1
+    fi
+    if [ -x "$bin/bench-tflops" ]; then
         say "training, from 124M parameters up"
-        timeout $((limit - (SECONDS - start) + 1)) "$bin/tflops" --device cuda \
-            --json "$out/tflops.json" || { status=1; echo "tflops failed ($?)"; }
+        throughput $((start + limit)) || status=1
     else
-        say "bench/tflops is not here: skipped"
+        say "bench-tflops is not here: skipped"
     fi
     say "$([ "$status" = 0 ] && echo passed || echo FAILED), results in $out"
     return $status
