@@ -14,11 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "engine/engine.h"
+#include "bench/steps.h"
 #include "engine/hardware.h"
 #include "engine/simulate_report.h"
-#include "engine/state.h"
 
 #define PRESET "gpt2-124m"
 #define BATCH 1u
@@ -48,89 +46,6 @@ static void die(const struct sl_error *error)
 {
     fprintf(stderr, "bench-predict: %s\n", error->message);
     exit(1);
-}
-
-struct inputs {
-    int32_t ids[MICRO_BATCHES * BATCH * SEQUENCE], targets[MICRO_BATCHES * BATCH * SEQUENCE];
-    int32_t positions[MICRO_BATCHES * BATCH * SEQUENCE], first[MICRO_BATCHES * BATCH * SEQUENCE];
-};
-
-static void fill(struct inputs *inputs, uint32_t vocabulary)
-{
-    for (uint32_t i = 0; i < MICRO_BATCHES * BATCH * SEQUENCE; i++) {
-        inputs->ids[i] = (int32_t)((i * 2654435761u >> 8) % vocabulary);
-        inputs->targets[i] = (int32_t)(((i + 1) * 2654435761u >> 8) % vocabulary);
-        inputs->positions[i] = (int32_t)(i % SEQUENCE);
-        inputs->first[i] = 0;
-    }
-}
-
-/* What the lanes had done when a step was decided. */
-struct seen {
-    struct sl_engine *engine;
-    struct sl_executor_stats stats;
-};
-
-static void decided(struct sl_step_context *context, struct sl_step_control *control)
-{
-    struct seen *seen = context->user;
-    sl_executor_stats(seen->engine->executor, &seen->stats);
-    control->hyper = (struct sl_optim_hyper){.kind = SL_OPTIM_ADAMW,
-                                             .lr = 1e-4f,
-                                             .beta1 = 0.9f,
-                                             .beta2 = 0.999f,
-                                             .eps = 1e-8f,
-                                             .bias_correction = true};
-    control->loss_scale = 1;
-}
-
-static double median(double *values, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        for (size_t j = i + 1; j < count; j++)
-            if (values[j] < values[i]) {
-                double swap = values[i];
-                values[i] = values[j];
-                values[j] = swap;
-            }
-    return values[count / 2];
-}
-
-/* Seconds of a real step, from decision to decision, and of its busiest lane. */
-static double run_steps(struct sl_engine *engine, const struct sl_model *model, double *busiest)
-{
-    static struct seen seen[STEPS];
-    struct sl_error error = {0};
-    static struct inputs inputs;
-    static struct sl_step_context contexts[STEPS];
-    fill(&inputs, model->vocabulary);
-    if (sl_engine_start(engine, &error) || sl_state_initialize(engine, 1, &error))
-        die(&error);
-    sl_engine_control(engine)->loss_scale = 1;
-    for (uint32_t i = 0; i < STEPS; i++) {
-        contexts[i] = (struct sl_step_context){.ids = inputs.ids,
-                                               .targets = inputs.targets,
-                                               .positions = inputs.positions,
-                                               .first = inputs.first,
-                                               .trained_tokens = MICRO_BATCHES * BATCH * SEQUENCE,
-                                               .clip = 1,
-                                               .decided = decided,
-                                               .user = &seen[i]};
-        seen[i].engine = engine;
-        if (sl_engine_step(engine, &contexts[i], &error))
-            die(&error);
-    }
-    if (sl_engine_drain(engine, &error))
-        die(&error);
-    double seconds[STEPS];
-    for (uint32_t i = WARM; i < STEPS; i++)
-        seconds[i - WARM] = (double)(contexts[i].finish_ns - contexts[i - 1].finish_ns) * 1e-9;
-    *busiest = 0;
-    for (int lane = 0; lane < SL_LANE_COUNT; lane++)
-        *busiest = fmax(*busiest, (double)(seen[STEPS - 1].stats.busy_ns[lane] -
-                                           seen[WARM - 1].stats.busy_ns[lane]) *
-                                      1e-9 / (STEPS - WARM));
-    return median(seconds, STEPS - WARM);
 }
 
 static double predict(const struct sl_engine *engine, const struct config *config,
@@ -177,7 +92,9 @@ static void run_config(const struct config *config, const struct sl_model *model
         die(&error);
     struct sl_report report;
     double predicted = predict(&engine, config, profile, &report);
-    double busiest, real = run_steps(&engine, model, &busiest);
+    struct bench_steps steps;
+    bench_steps_run(&engine, "bench-predict", WARM, STEPS - WARM, 1, &steps);
+    double real = steps.seconds, busiest = steps.busy_seconds[steps.busiest];
     bool exact = engine.host.bytes == report.plan_bytes[SL_TIER_HOST] &&
                  engine.device_memory_bytes == report.plan_bytes[SL_TIER_DEVICE];
     if (json)

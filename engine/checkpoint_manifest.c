@@ -13,7 +13,7 @@
 #include "engine/checkpoint.h"
 
 #define FORMAT "sluice-checkpoint"
-#define VERSION 1
+#define VERSION 2
 
 enum field_type { COUNT, HEX, NUMBER, CHOICE, TEXT };
 
@@ -47,6 +47,7 @@ static const struct field fields[] = {
     FIELD("accumulation", COUNT, accumulation),
     FIELD("sequence_length", COUNT, sequence_length),
     FIELD("tile_bytes", COUNT, tile_bytes),
+    FIELD("delayed_update", COUNT, delayed_update),
     FIELD("param_elements", COUNT, param_elements),
     FIELD("eval_loss", NUMBER, eval_loss),
     FIELD("best_loss", NUMBER, best_loss),
@@ -54,7 +55,7 @@ static const struct field fields[] = {
     FIELD("state_hash", HEX, state_hash),
 };
 #define FIELD_COUNT (sizeof(fields) / sizeof(fields[0]))
-_Static_assert(sizeof(struct sl_checkpoint) == 432,
+_Static_assert(sizeof(struct sl_checkpoint) == 440,
                "a field was added: also to the table above and to docs/checkpoint.md");
 
 static json_t *choice_name(const char *choices, int value)

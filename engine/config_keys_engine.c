@@ -45,10 +45,18 @@ static const struct sl_key engine_keys[] = {
     HONORED("schedule.micro_batch_group", SL_KEY_COUNT, "0",
             "layer-major: micro-batches per visit of a layer; 0: all", .flags = SL_KEY_OWN,
             .max = 1 << 20),
-    UNSUPPORTED("schedule.delayed_update", SL_KEY_BOOL, "false",
-                "the update already runs beside the next forward pass, exact and without a delay; "
-                "take the key out",
-                .flags = SL_KEY_OWN, .harmless = "false"),
+    HONORED("schedule.speculate", SL_KEY_NUMBER, "0",
+            "share of the parameters, the last layers first, whose update runs during the backward "
+            "pass on a prediction of clipping and overflow, and again where that was wrong: the "
+            "same bits, sooner, for a second copy of their optimizer state",
+            .flags = SL_KEY_OWN, .min = 0, .max = 1),
+    HONORED("schedule.speculate_always", SL_KEY_BOOL, "false",
+            "speculate also after a step that was clipped or skipped", .flags = SL_KEY_OWN),
+    HONORED("schedule.delayed_update", SL_KEY_BOOL, "false",
+            "a numeric key: a step computes with the weights from before the last update, which "
+            "then nothing waits for (the delayed parameter update of ZeRO-Offload); without it "
+            "the update is exact and runs beside the next forward pass",
+            .flags = SL_KEY_OWN),
     HONORED("optimizer.master", SL_KEY_CHOICE, "f32",
             "master weights of bf16 training: f32, or split (the bf16 weight and 16 more bits: "
             "lossless, 2 bytes less)",

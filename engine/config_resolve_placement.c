@@ -314,6 +314,12 @@ static void resolve_schedule_of_plan(struct sl_config_context *context)
     config->tile_table_bytes =
         (uint64_t)sl_value_number(context, "tiling.table_bytes", (double)SL_CONFIG_TILE_AUTO);
     config->threads = (uint64_t)sl_value_number(context, "threads", 0);
+    config->speculate = sl_value_number(context, "schedule.speculate", 0);
+    config->speculate_always = sl_value_bool(context, "schedule.speculate_always", false);
+    config->delayed_update = sl_value_bool(context, "schedule.delayed_update", false);
+    if (config->delayed_update && config->speculate > 0)
+        sl_config_problem(context, "schedule.speculate and schedule.delayed_update: nobody waits "
+                                   "for a delayed update; take one of the two out");
 }
 
 static void resolve_nvme(struct sl_config_context *context)

@@ -357,9 +357,12 @@ int sl_engine_step(struct sl_engine *engine, struct sl_step_context *context,
                    struct sl_error *error)
 {
     uint32_t segment = engine->pending ? engine->sp.step : engine->sp.prologue;
-    int result = sl_executor_submit(engine->executor, segment, context);
+    context->version = engine->version;
+    int result = sl_executor_submit(engine->executor, segment, engine->version, context);
     if (!result)
         engine->pending = true;
+    if (!result && engine->sp.prediction != SL_PLAN_NONE)
+        engine->version ^= 1; /* done now, or again where the prediction was wrong */
     return failure(engine, result, error);
 }
 
@@ -376,9 +379,10 @@ struct sl_step_control *sl_engine_control(struct sl_engine *engine)
 int sl_engine_flush(struct sl_engine *engine, struct sl_error *error)
 {
     int result = 0;
-    struct sl_step_context context = {0};
+    struct sl_step_context context = {.version = engine->version};
     if (engine->pending)
-        result = sl_executor_submit(engine->executor, engine->sp.flush, &context);
+        result =
+            sl_executor_submit(engine->executor, engine->sp.flush, engine->version, &context);
     if (!result)
         result = sl_executor_wait(engine->executor, 0);
     if (result)
@@ -393,7 +397,8 @@ int sl_engine_flush(struct sl_engine *engine, struct sl_error *error)
 int sl_engine_evaluate(struct sl_engine *engine, struct sl_step_context *context, double *loss_sum,
                        struct sl_error *error)
 {
-    int result = sl_executor_submit(engine->executor, engine->sp.evaluate, context);
+    int result =
+        sl_executor_submit(engine->executor, engine->sp.evaluate, engine->version, context);
     if (!result)
         result = sl_executor_wait(engine->executor, 0);
     *loss_sum = 0;

@@ -46,6 +46,7 @@ struct sl_engine {
     struct sl_step_runner runner;
     struct sl_trace *trace;
     bool pending;            /* a gradient waits for its update */
+    uint32_t version;        /* of the state that has two: the one that is current */
     uint64_t stage_bytes[2]; /* state.c: staging for weights and for a sub-group's state */
 };
 

@@ -39,7 +39,7 @@ static int run_tokens(struct generator *g, size_t first, size_t count, struct sl
         .rows = count,
         .position_first = first,
     };
-    int result = sl_executor_submit(g->engine.executor, g->engine.sp.generate, &context);
+    int result = sl_executor_submit(g->engine.executor, g->engine.sp.generate, 0, &context);
     if (!result)
         result = sl_executor_wait(g->engine.executor, 0);
     if (result)

@@ -65,6 +65,7 @@ static const struct shape shapes[] = {
     BYTES("bible-2m",   192,  4, 6, 3, 512),
     BYTES("bible-4m",   256,  5, 8, 4, 704),
     BYTES("bible-10m",  384,  6, 6, 2, 1024),
+    BYTES("bible-deep", 256, 48, 8, 4, 704),
 
     GPT2("gpt2-124m",   768, 12, 12),
     GPT2("gpt2-355m",  1024, 24, 16),

@@ -105,6 +105,8 @@ int sl_run_log_step(struct sl_run_log *log, const struct sl_progress *p, struct 
     put_number(file, "lr", p->lr);
     put_number(file, "loss_scale", p->loss_scale);
     fprintf(file, ", \"skipped\": %s", p->skipped ? "true" : "false");
+    if (p->speculation)
+        fprintf(file, ", \"speculation\": \"%s\"", p->speculation);
     put_number(file, "step_seconds", p->step_seconds);
     put_number(file, "tokens_per_second", p->tokens_per_second);
     for (int lane = 0; lane < SL_LANE_COUNT; lane++) {

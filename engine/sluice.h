@@ -49,8 +49,8 @@ struct sl_run_options {
 };
 
 /* Lanes, in this order, of every array below. */
-enum { SL_LANES = 7 };
-/* "compute", "h2d", "d2h", "cpu", "nvme_read", "nvme_write", "net". */
+enum { SL_LANES = 8 };
+/* "compute", "h2d", "d2h", "cpu", "control", "nvme_read", "nvme_write", "net". */
 SL_API const char *sl_lane_text(int lane);
 
 /* What is known after a step. Times in seconds, of this step. */
@@ -60,6 +60,7 @@ struct sl_progress {
     double norm, norm_clipped, lr, loss_scale;
     bool skipped; /* a gradient was not finite */
     uint64_t skipped_total;
+    const char *speculation; /* "right", "wrong", "off"; NULL: schedule.speculate is 0 */
     double tokens_per_second, step_seconds, eta_seconds;
     double busy_seconds[SL_LANES], wait_seconds[SL_LANES];
     bool evaluated;

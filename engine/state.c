@@ -37,22 +37,36 @@ struct staged {
     bool copied;
 };
 
+/* Bytes of a slot's current version, and where they begin in it. */
+static uint64_t slot_bytes(const struct sl_slot *slot)
+{
+    return slot->versioned ? slot->bytes / 2 : slot->bytes;
+}
+
+static uint64_t slot_skip(const struct sl_engine *engine, const struct sl_slot *slot)
+{
+    return slot->versioned && engine->version ? slot->bytes / 2 : 0;
+}
+
 static int move(struct sl_engine *engine, const struct staged *staged, bool back,
                 struct sl_error *error)
 {
     const struct sl_slot *slot = &engine->sp.plan.slots[staged->slot];
+    uint64_t bytes = slot_bytes(slot), skip = slot_skip(engine, slot);
     int result;
     if (slot->tier == SL_TIER_NVME) {
-        result = sl_swap_transfer(engine->swap, back, slot->offset, staged->memory, slot->bytes);
+        result =
+            sl_swap_transfer(engine->swap, back, slot->offset + skip, staged->memory, bytes);
         if (result)
             sl_swap_error(engine->swap, error);
         return result;
     }
     struct sl_device *device = engine->device;
-    void *home = sl_executor_pointer(engine->executor, staged->slot);
+    unsigned char *home = sl_executor_pointer(engine->executor, staged->slot);
+    home += skip;
     enum sl_stream stream = back ? SL_STREAM_H2D : SL_STREAM_D2H;
     result = device->ops->copy(device, stream, back ? home : staged->memory,
-                               back ? staged->memory : home, slot->bytes);
+                               back ? staged->memory : home, bytes);
     if (!result)
         result = device->ops->stream_synchronize(device, stream);
     if (result && error && device->error.code)
@@ -66,11 +80,14 @@ static int stage(struct sl_engine *engine, struct staged *staged, uint32_t slot,
     const struct sl_plan *plan = &engine->sp.plan;
     staged->slot = slot;
     staged->copied = !addressable(&engine->sp, plan->slots[slot].tier);
-    staged->memory = staged->copied ? engine->host.base + plan->persistent_bytes[SL_TIER_HOST] +
-                                          (which ? engine->stage_bytes[0] : 0)
-                                    : sl_executor_pointer(engine->executor, slot);
+    if (staged->copied)
+        staged->memory = engine->host.base + plan->persistent_bytes[SL_TIER_HOST] +
+                         (which ? engine->stage_bytes[0] : 0);
+    else
+        staged->memory = (unsigned char *)sl_executor_pointer(engine->executor, slot) +
+                         slot_skip(engine, &plan->slots[slot]);
     if (mode == SL_STATE_FILL)
-        memset(staged->memory, 0, plan->slots[slot].bytes);
+        memset(staged->memory, 0, slot_bytes(&plan->slots[slot]));
     else if (staged->copied)
         return move(engine, staged, false, error);
     return 0;

@@ -48,7 +48,8 @@ void sl_emit_move(struct sl_emit *e, enum sl_op_kind kind, uint32_t from, uint32
         [SL_OP_FETCH] = SL_LANE_NVME_READ,
         [SL_OP_EVICT] = SL_LANE_NVME_WRITE,
     };
-    uint64_t bytes = e->plan->out_of_memory ? 0 : e->plan->slots[from].bytes;
+    const struct sl_slot *slot = &e->plan->slots[from];
+    uint64_t bytes = e->plan->out_of_memory ? 0 : slot->versioned ? slot->bytes / 2 : slot->bytes;
     sl_emit_op(e, (struct sl_op_desc){.kind = kind,
                                       .lane = lanes[kind],
                                       .unit = unit,
@@ -125,6 +126,8 @@ void sl_emit_gradient(struct sl_emit *e, uint32_t p)
     const struct sl_piece *piece = &e->sp->pieces[p];
     if (!piece->sums_elements)
         return;
+    if (e->o->delayed_update && e->kind.update)
+        sl_emit_update(e, p); /* with the gradient that is about to be replaced */
     enum sl_tier tier = piece->gradient_tier;
     uint64_t bytes = sl_piece_gradient_bytes(e->sp, piece);
     bool at_home = tier == SL_TIER_DEVICE || (e->o->unified && tier == SL_TIER_HOST);
@@ -146,10 +149,8 @@ void sl_emit_gradient(struct sl_emit *e, uint32_t p)
     sl_plan_writes(e->plan, e->sp->norms);
     sl_plan_writes(e->plan, e->sp->nonfinite);
     e->sums[p] = SL_PLAN_NONE;
-    if (at_home)
-        return;
     int unit = (int)piece->unit;
-    if (!e->o->unified) {
+    if (!at_home && !e->o->unified) {
         uint32_t host = piece->gradient;
         if (tier == SL_TIER_NVME)
             host = sl_emit_transient(e, SL_TIER_HOST, SL_STATE_GRADIENTS, bytes, "leaving", p);
@@ -158,6 +159,9 @@ void sl_emit_gradient(struct sl_emit *e, uint32_t p)
     }
     if (tier == SL_TIER_NVME)
         sl_emit_move(e, SL_OP_EVICT, out, piece->gradient, unit, (int)p, -1);
+    e->piece_gradient[p] = out;
+    if (piece->speculated)
+        sl_emit_speculation(e, p);
 }
 
 static void emit_inputs(struct sl_emit *e)
@@ -165,7 +169,7 @@ static void emit_inputs(struct sl_emit *e)
     struct sl_step_plan *sp = e->sp;
     size_t m = e->o->micro_batches;
     sl_emit_op(e, (struct sl_op_desc){.kind = SL_OP_INPUT,
-                                      .lane = SL_LANE_CPU,
+                                      .lane = SL_LANE_CONTROL,
                                       .unit = -1,
                                       .piece = -1,
                                       .micro_batch = -1,
@@ -186,7 +190,7 @@ static void emit_decision(struct sl_emit *e)
     if (!e->kind.backward)
         return;
     sl_emit_op(e, (struct sl_op_desc){.kind = SL_OP_DECIDE,
-                                      .lane = SL_LANE_CPU,
+                                      .lane = SL_LANE_CONTROL,
                                       .unit = -1,
                                       .piece = -1,
                                       .micro_batch = -1,
@@ -197,6 +201,11 @@ static void emit_decision(struct sl_emit *e)
     for (size_t i = 0; i < m; i++)
         sl_plan_reads(e->plan, sp->losses[i]);
     sl_plan_writes(e->plan, sp->control);
+    if (sp->prediction == SL_PLAN_NONE)
+        return;
+    sl_plan_reads(e->plan, sp->prediction);
+    sl_plan_reads(e->plan, sp->speculating);
+    sl_plan_writes(e->plan, sp->redo);
 }
 
 /* The uses in the order in which sl_emit_pass() will ask for them. */
@@ -204,7 +213,7 @@ static void list_uses(struct sl_emit *e)
 {
     const struct sl_step_plan *sp = e->sp;
     for (size_t first = 0; first < e->o->micro_batches; first += e->o->group) {
-        bool update = e->kind.update && first == 0;
+        bool update = e->kind.update && first == 0 && !e->o->delayed_update;
         for (uint32_t p = 0; p <= sp->norm_piece; p++)
             sl_emit_add_use(e, p, update);
         bool head_update = update && sp->head_first > sp->norm_piece;
@@ -252,16 +261,17 @@ static int prepare(struct sl_emit *e)
     e->use_slots = none_filled(e->use_capacity);
     e->groups = calloc(sp->group_count + 1, sizeof(*e->groups));
     e->piece_weights = none_filled(sp->piece_count);
+    e->piece_gradient = none_filled(sp->piece_count);
     e->x = malloc((layers + 1) * m * sizeof(*e->x));
     e->dx = none_filled(m);
     e->saved = none_filled(layers * m);
     e->sums = none_filled(sp->piece_count);
     e->h = none_filled(m);
-    if (!e->uses || !e->updates || !e->use_slots || !e->groups || !e->piece_weights || !e->x ||
-        !e->dx || !e->saved || !e->sums || !e->h)
+    if (!e->uses || !e->updates || !e->use_slots || !e->groups || !e->piece_weights ||
+        !e->piece_gradient || !e->x || !e->dx || !e->saved || !e->sums || !e->h)
         return -ENOMEM;
     spread_activations(e);
-    return 0;
+    return sl_emit_updates_begin(e);
 }
 
 static void free_emit(struct sl_emit *e)
@@ -272,6 +282,8 @@ static void free_emit(struct sl_emit *e)
     free(e->use_slots);
     free(e->groups);
     free(e->piece_weights);
+    free(e->piece_gradient);
+    sl_emit_updates_end(e);
     free(e->x);
     free(e->dx);
     free(e->saved);

@@ -23,12 +23,17 @@ struct sl_emit {
     uint32_t *uses, use_count, use_capacity, use_next, use_ready;
     bool *updates;       /* per use: run the pending update first */
     uint32_t *use_slots; /* per use: device slot with the weights, once ready */
-    /* Updates run ahead in sub-group order. */
-    uint32_t groups_fetched; /* sub-groups whose inputs have been asked for */
+    /* Updates: sub-groups in the order in which they are updated, and how far. */
+    struct sl_emit_updates {
+        uint32_t *order, count;
+        uint32_t fetched, done; /* whose inputs have been asked for; updated */
+    } updating, speculating;
+    uint32_t state_ring_next, weight_ring_next; /* buffers, in turn */
     struct sl_emit_group {
         uint32_t state, gradient;
     } * groups;
-    uint32_t *piece_weights; /* per piece: where its new weights are written */
+    uint32_t *piece_weights;  /* per piece: where its new weights are written */
+    uint32_t *piece_gradient; /* per piece: its rounded gradient in reach of the host, just made */
     /* Activations per (boundary, micro-batch): boundary * micro_batches + micro_batch. */
     struct sl_emit_boundary {
         enum sl_tier tier;
@@ -57,6 +62,11 @@ void sl_emit_move(struct sl_emit *e, enum sl_op_kind kind, uint32_t from, uint32
 /* step_emit_update.c: the pending update of a piece, then its weights where the next use wants
  * them; returns the device slot. */
 void sl_emit_update(struct sl_emit *e, uint32_t piece);
+/* The update of a piece whose gradient is ready, before the step has decided. */
+void sl_emit_speculation(struct sl_emit *e, uint32_t piece);
+/* Lists the sub-groups in the segment's order of updates. Errors: -ENOMEM. */
+int sl_emit_updates_begin(struct sl_emit *e);
+void sl_emit_updates_end(struct sl_emit *e);
 /* The device slot with a piece's weights: at home, or fetched and uploaded. */
 uint32_t sl_emit_weights(struct sl_emit *e, uint32_t piece);
 /* step_emit_pass.c: forward and backward of micro-batches [first, first + count). */

@@ -451,6 +451,23 @@ static void embed_backward(struct sl_emit *e)
     }
 }
 
+/* What the step will probably decide, said before the first gradient is ready. */
+static void predict(struct sl_emit *e)
+{
+    const struct sl_step_plan *sp = e->sp;
+    if (sp->prediction == SL_PLAN_NONE)
+        return;
+    sl_emit_op(e, (struct sl_op_desc){.kind = SL_OP_PREDICT,
+                                      .lane = SL_LANE_CONTROL,
+                                      .unit = -1,
+                                      .piece = -1,
+                                      .micro_batch = -1,
+                                      .part = -1});
+    sl_plan_reads(e->plan, sp->control);
+    sl_plan_writes(e->plan, sp->prediction);
+    sl_plan_writes(e->plan, sp->speculating);
+}
+
 void sl_emit_pass(struct sl_emit *e, size_t first, size_t count)
 {
     struct sl_step_plan *sp = e->sp;
@@ -459,6 +476,8 @@ void sl_emit_pass(struct sl_emit *e, size_t first, size_t count)
     embed(e, first, count);
     for (uint32_t layer = 0; layer < m->layers; layer++)
         forward_layer(e, layer, first, count);
+    if (last_group && e->kind.backward)
+        predict(e);
     if (sp->head_count == 1)
         head_whole(e, first, count);
     else

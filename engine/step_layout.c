@@ -8,6 +8,7 @@
 #include "engine/step_layout.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -255,7 +256,8 @@ static bool weight_in_reach(const struct sl_step_plan *sp, const struct sl_sub_g
 static void lay_state(const struct sl_step_plan *sp, struct sl_sub_group *group)
 {
     const struct sl_step_options *o = &sp->options;
-    bool weight_is_master = o->precision == SL_F32 && weight_in_reach(sp, group);
+    bool weight_is_master = o->precision == SL_F32 && weight_in_reach(sp, group) &&
+                            !sp->pieces[group->piece].speculated;
     uint64_t at = 0, phase = STAGGER_BYTES;
     uint64_t master = weight_is_master ? 0 : group->master_kind == SL_MASTER_SPLIT ? 2 : 4;
     group->master_bytes = master * group->elements;
@@ -283,41 +285,113 @@ static void lay_state(const struct sl_step_plan *sp, struct sl_sub_group *group)
     group->state_bytes = sl_align_up(at, SL_PLAN_ALIGNMENT);
 }
 
+/* A device of its own updates whole pieces: gradient, state and weights side by side. The first
+ * ones, whose gradients are the last and whose new weights are the first to be used. */
+static void choose_device_pieces(struct sl_step_plan *sp)
+{
+    const double *fraction = sp->options.placement.fraction[SL_PLACED_OPTIMIZER];
+    double left = fraction[SL_TIER_DEVICE] * (double)sp->trained_elements;
+    for (uint32_t p = 0; p < sp->piece_count && !sp->options.unified; p++) {
+        struct sl_piece *piece = &sp->pieces[p];
+        if (!piece->group_count || left < (double)piece->sums_elements / 2)
+            continue;
+        left -= (double)piece->sums_elements;
+        piece->updated_by_device = true;
+        piece->gradient_tier = piece->weights_tier = SL_TIER_DEVICE;
+    }
+}
+
+/* The share of the update that runs during the backward pass: pieces in the order in which their
+ * gradients are ready, but not the embedding, whose gradient is the last of all. What a device
+ * of its own updates is done in no time. */
+static void choose_speculated(struct sl_step_plan *sp)
+{
+    double left = sp->options.speculate * (double)sp->trained_elements;
+    for (uint32_t k = 0; k < sp->piece_count; k++) {
+        struct sl_piece *piece = &sp->pieces[sl_piece_backward(sp, k)];
+        bool table = piece->kind == SL_PIECE_TOKENS || piece->kind == SL_PIECE_POSITIONS;
+        if (table || piece->updated_by_device || !piece->group_count)
+            continue;
+        piece->speculated = left > 0;
+        left -= (double)piece->sums_elements;
+    }
+}
+
+/* State that is speculated on goes to NVMe first, as far as NVMe has a share: its second version
+ * costs space alone there, and the drive, the slowest of all, gets the backward pass as well.
+ * Otherwise tiers are interleaved. */
+static void choose_state_tiers(struct sl_step_plan *sp)
+{
+    const double *all = sp->options.placement.fraction[SL_PLACED_OPTIMIZER];
+    double elements[2] = {0}, nvme[2], fraction[2][SL_TIER_COUNT];
+    for (uint32_t p = 0; p < sp->piece_count; p++)
+        if (!sp->pieces[p].updated_by_device)
+            elements[sp->pieces[p].speculated] += (double)sp->pieces[p].sums_elements;
+    double wanted = all[SL_TIER_NVME] * (double)sp->trained_elements;
+    nvme[1] = fmin(wanted, elements[1]);
+    nvme[0] = fmin(wanted - nvme[1], elements[0]);
+    /* On a device of its own its share has been given. */
+    double device = sp->options.unified ? all[SL_TIER_DEVICE] : 0;
+    double memory = device + all[SL_TIER_HOST];
+    struct sl_spread spread[2];
+    for (int k = 0; k < 2; k++) {
+        double share = elements[k] > 0 ? nvme[k] / elements[k] : 0;
+        fraction[k][SL_TIER_NVME] = memory > 0 ? share : 1;
+        fraction[k][SL_TIER_DEVICE] = memory > 0 ? (1 - share) * device / memory : 0;
+        fraction[k][SL_TIER_HOST] = memory > 0 ? (1 - share) * all[SL_TIER_HOST] / memory : 0;
+        spread[k] = (struct sl_spread){.fraction = fraction[k]};
+    }
+    for (uint32_t g = 0; g < sp->group_count; g++) {
+        struct sl_sub_group *group = &sp->groups[g];
+        const struct sl_piece *piece = &sp->pieces[group->piece];
+        group->tier = piece->updated_by_device ? SL_TIER_DEVICE
+                                               : sl_spread_next(&spread[piece->speculated],
+                                                                (double)group->elements);
+    }
+}
+
 static void choose_tiers(struct sl_step_plan *sp)
 {
     const struct sl_step_options *o = &sp->options;
     struct sl_spread weights = {.fraction = o->placement.fraction[SL_PLACED_WEIGHTS]};
     struct sl_spread gradients = {.fraction = o->placement.fraction[SL_PLACED_GRADIENTS]};
-    struct sl_spread states = {.fraction = o->placement.fraction[SL_PLACED_OPTIMIZER]};
     for (uint32_t p = 0; p < sp->piece_count; p++) {
         struct sl_piece *piece = &sp->pieces[p];
         piece->weights_tier = sl_spread_next(&weights, (double)piece->elements);
         piece->gradient_tier = SL_TIER_HOST;
         if (piece->gradient_elements)
             piece->gradient_tier = sl_spread_next(&gradients, (double)piece->gradient_elements);
-        for (uint32_t g = piece->group_first; g < piece->group_first + piece->group_count; g++)
-            sp->groups[g].tier = sl_spread_next(&states, (double)sp->groups[g].elements);
-        /* A device of its own updates whole pieces: gradient, state and weights side by side. */
-        if (!o->unified && piece->group_count) {
-            bool device = sp->groups[piece->group_first].tier == SL_TIER_DEVICE;
-            for (uint32_t g = piece->group_first; g < piece->group_first + piece->group_count; g++)
-                if (device || sp->groups[g].tier == SL_TIER_DEVICE)
-                    sp->groups[g].tier = device ? SL_TIER_DEVICE : SL_TIER_HOST;
-            if (device) {
-                piece->gradient_tier = SL_TIER_DEVICE;
-                piece->weights_tier = SL_TIER_DEVICE;
-            }
-        }
-        for (uint32_t g = piece->group_first; g < piece->group_first + piece->group_count; g++) {
-            struct sl_sub_group *group = &sp->groups[g];
-            group->master_kind =
-                o->precision == SL_BF16 && o->split_master &&
-                        (sl_piece_in_host_reach(sp, piece) || group->tier == SL_TIER_DEVICE)
-                    ? SL_MASTER_SPLIT
-                    : SL_MASTER_F32;
-            lay_state(sp, group);
-        }
     }
+    choose_device_pieces(sp);
+    choose_speculated(sp);
+    choose_state_tiers(sp);
+}
+
+/* A speculated update must be undone from the old state alone, so that one keeps a whole master. */
+static void lay_states(struct sl_step_plan *sp)
+{
+    const struct sl_step_options *o = &sp->options;
+    for (uint32_t g = 0; g < sp->group_count; g++) {
+        struct sl_sub_group *group = &sp->groups[g];
+        bool split = o->precision == SL_BF16 && o->split_master && weight_in_reach(sp, group) &&
+                     !sp->pieces[group->piece].speculated;
+        group->master_kind = split ? SL_MASTER_SPLIT : SL_MASTER_F32;
+        lay_state(sp, group);
+    }
+}
+
+uint32_t sl_piece_backward(const struct sl_step_plan *sp, uint32_t k)
+{
+    uint32_t heads = sp->piece_count - sp->norm_piece - 1; /* of an untied head, behind the norm */
+    if (sp->head_count > 1 && k < heads)
+        return sp->head_first + k;
+    if (sp->head_count > 1 && heads && k == heads)
+        return sp->norm_piece;
+    if (k <= heads) /* norm, then a head in one piece */
+        return sp->norm_piece + k;
+    k -= heads + 1;
+    uint32_t layers = sp->norm_piece - sp->first_layer_piece;
+    return k < layers ? sp->norm_piece - 1 - k : k - layers;
 }
 
 int sl_step_layout(struct sl_step_plan *sp, struct sl_error *error)
@@ -329,5 +403,6 @@ int sl_step_layout(struct sl_step_plan *sp, struct sl_error *error)
     if (result)
         return sl_error_set(error, SL_DOMAIN_MEMORY, result, "out of memory while planning");
     choose_tiers(sp);
+    lay_states(sp);
     return 0;
 }

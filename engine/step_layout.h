@@ -8,6 +8,9 @@
 /* Fill pieces, groups, runs, sums_offset of `sp` from sp->options. Errors: -ENOMEM. */
 int sl_step_layout(struct sl_step_plan *sp, struct sl_error *error);
 
+/* The k-th piece in the order in which the backward pass finishes gradients. */
+uint32_t sl_piece_backward(const struct sl_step_plan *sp, uint32_t k);
+
 /* Gives each of a sequence of byte counts a tier, so that at every moment the shares are as near to
  * the fractions as they can be: neighbours are interleaved, and both bandwidths work at once. */
 struct sl_spread {

@@ -46,10 +46,13 @@ static void make_homes(struct sl_step_plan *sp)
             piece->sums = sl_plan_slot(plan, SL_TIER_DEVICE, SL_STATE_GRADIENTS,
                                        piece->sums_elements * sizeof(float), true, "sums %u.%u",
                                        piece->unit, piece->index);
-        for (uint32_t g = piece->group_first; g < piece->group_first + piece->group_count; g++)
+        for (uint32_t g = piece->group_first; g < piece->group_first + piece->group_count; g++) {
             sp->groups[g].state = sl_plan_slot(plan, sp->groups[g].tier, SL_STATE_OPTIMIZER,
                                                sp->groups[g].state_bytes, true, "state %u.%u/%u",
                                                piece->unit, piece->index, g - piece->group_first);
+            if (piece->speculated)
+                sl_plan_two_versions(plan, sp->groups[g].state);
+        }
     }
 }
 
@@ -67,6 +70,45 @@ static void make_rope(struct sl_step_plan *sp)
         }
 }
 
+static bool speculates(const struct sl_step_plan *sp)
+{
+    for (uint32_t p = 0; p < sp->piece_count; p++)
+        if (sp->pieces[p].speculated)
+            return true;
+    return false;
+}
+
+/* Owner: the step plan. Errors: -ENOMEM. */
+static int make_rings(struct sl_step_plan *sp)
+{
+    uint64_t state_bytes = 0, weight_bytes = 0;
+    for (uint32_t g = 0; g < sp->group_count; g++)
+        if (sp->groups[g].tier == SL_TIER_NVME)
+            state_bytes = sl_max_u64(state_bytes, sp->groups[g].state_bytes);
+    for (uint32_t p = 0; p < sp->piece_count; p++) {
+        const struct sl_piece *piece = &sp->pieces[p];
+        bool away = piece->weights_tier == SL_TIER_NVME ||
+                    (piece->weights_tier == SL_TIER_DEVICE && !sp->options.unified);
+        if (piece->speculated && away)
+            weight_bytes = sl_max_u64(weight_bytes, sl_piece_weight_bytes(sp, piece));
+    }
+    if (!speculates(sp))
+        return 0;
+    for (uint32_t i = 0; i < 2 && weight_bytes; i++)
+        sp->weight_ring[i] = sl_plan_slot(&sp->plan, SL_TIER_HOST, SL_STATE_BUFFERS, weight_bytes,
+                                          true, "weight buffer %u", i);
+    if (!state_bytes)
+        return 0;
+    sp->state_ring_count = sp->options.optimizer_buffers ? sp->options.optimizer_buffers : 1;
+    sp->state_ring = calloc(sp->state_ring_count, sizeof(*sp->state_ring));
+    if (!sp->state_ring)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < sp->state_ring_count; i++)
+        sp->state_ring[i] = sl_plan_slot(&sp->plan, SL_TIER_HOST, SL_STATE_BUFFERS, state_bytes,
+                                         true, "state buffer %u", i);
+    return 0;
+}
+
 static int make_control(struct sl_step_plan *sp)
 {
     struct sl_plan *plan = &sp->plan;
@@ -80,6 +122,14 @@ static int make_control(struct sl_step_plan *sp)
     sp->losses = sp->inputs + 3 * m;
     uint64_t rows = o->batch * o->sequence;
     sp->control = sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_CONTROL, 4096, true, "control");
+    sp->prediction = sp->speculating = sp->redo = SL_PLAN_NONE;
+    if (speculates(sp)) {
+        sp->prediction =
+            sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_CONTROL, 4096, true, "prediction");
+        sp->speculating =
+            sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_CONTROL, 4096, true, "speculating");
+        sp->redo = sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_CONTROL, 4096, true, "redo");
+    }
     sp->norms = sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_CONTROL,
                              (sp->chunk_count + 1) * sizeof(double), true, "norms");
     sp->nonfinite = sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_CONTROL,
@@ -99,7 +149,7 @@ static int make_control(struct sl_step_plan *sp)
                                      true, "losses %u", i);
     }
     make_rope(sp);
-    return 0;
+    return make_rings(sp);
 }
 
 /* The cache of every layer, and one segment that follows itself. */
@@ -184,5 +234,6 @@ void sl_step_plan_finish(struct sl_step_plan *sp)
     free(sp->sums_offset);
     free(sp->inputs);
     free(sp->cache);
+    free(sp->state_ring);
     *sp = (struct sl_step_plan){0};
 }

@@ -2,10 +2,14 @@
 /* From a model and a placement to a plan: the training step, the flush and the evaluation as
  * operations, and the tables that the runner (engine/step_run.c) needs to do them.
  *
- *     prologue  forward and backward, no update before it       (first step, and after a flush)
+ *     prologue  forward and backward, no update before it        (first step, and after a flush)
  *     step      update of the step before, in forward order, beside forward and backward
- *     flush     the pending update alone                         (before a checkpoint or
- * evaluation) evaluate  forward and losses
+ *     flush     the pending update alone             (before a checkpoint or an evaluation)
+ *     evaluate  forward and losses
+ *
+ * Speculation (step_emit_update.c) moves the update of the last layers into the backward pass of
+ * their own step; what stays behind in `step` and `flush` for them is done only where the
+ * prediction was wrong.
  *
  * Pieces. A unit's weights lie in pieces, which are fetched, used and summed as a whole: a layer is
  * one piece, an embedding or head table is cut into tiles of rows, positions and final norm are
@@ -64,6 +68,12 @@ struct sl_step_options {
      * is frozen, batch and micro_batches are 1, sequence is the most tokens of one run. 0:
      * training. */
     size_t generate_positions;
+    /* Share of the trained elements, the last layers first, whose update is done during the
+     * backward pass on a prediction of the step's decision, and done again where that was wrong.
+     * Their state exists twice and keeps an f32 master. Bit-neutral. */
+    double speculate;
+    bool speculate_always; /* also where the last step was clipped or skipped */
+    bool delayed_update;   /* numeric: a step uses the weights from before the update before it */
     bool split_master; /* bf16: master = weight + 16 bits, where the weight is in host reach */
 };
 
@@ -108,6 +118,7 @@ struct sl_piece {
     uint64_t chunk_first;              /* in the norm table of the step */
     uint32_t group_first, group_count; /* sub-groups */
     uint32_t run_first, run_count;
+    bool speculated, updated_by_device;
     enum sl_tier weights_tier, gradient_tier;
     uint32_t weights;  /* home slots */
     uint32_t gradient; /* SL_PLAN_NONE: nothing trained */
@@ -120,6 +131,7 @@ struct sl_step_args {
     uint32_t x, out, saved, scratch, dx, h, logits;
     uint32_t sums, norm_sums;
     uint32_t gradient, state;
+    uint32_t control;  /* UPDATE: the decision that it follows */
     bool recompute;    /* BACKWARD: fill `saved` first */
     bool first;        /* zero the sums before adding */
     bool fill_weights; /* UPDATE: where the step is skipped, still write the weights */
@@ -145,6 +157,12 @@ struct sl_step_plan {
     uint64_t trained_elements;
     /* Slots that the engine reads and writes itself. */
     uint32_t control;          /* host: struct sl_step_control (engine/step_run.h) */
+    /* Speculation, else SL_PLAN_NONE; host. A struct sl_step_control, and two flags: the updates of
+     * the backward pass are done; they must be done again. */
+    uint32_t prediction, speculating, redo;
+    /* Speculation with state on NVMe: buffers of their own for it and for the weights on their way,
+     * used in turn. Shared with workspace they would tie the backward pass to the drive. */
+    uint32_t *state_ring, state_ring_count, weight_ring[2];
     uint32_t norms, nonfinite; /* host: f64 and u64 per gradient chunk */
     uint32_t *inputs; /* [micro_batches] host: ids, targets, positions, first: [N] i32 each */
     uint32_t *inputs_device; /* the same on the device; equal where unified */

@@ -326,6 +326,50 @@ static int32_t chunk_param(const struct sl_step_plan *sp, uint64_t chunk)
     return -1;
 }
 
+/* The step will be applied as it is, with the learning rate that is next: said before the backward
+ * pass, by the arithmetic of run_decide, so that a right prediction is right to the bit. */
+static void run_predict(const struct call *c)
+{
+    const struct sl_step_plan *sp = c->sp;
+    const struct sl_step_control *control = at(c, sp->control);
+    struct sl_step_control *prediction = at(c, sp->prediction);
+    uint64_t *speculating = at(c, sp->speculating);
+    *prediction = *control;
+    prediction->updates += control->pending && control->apply;
+    prediction->pending = prediction->apply = true;
+    prediction->grad_scale = (float)(1.0 / (1.0 * control->loss_scale));
+    /* A step like the last one: whether that was clipped is the best guess there is. */
+    bool unclipped = control->apply && control->norm_clipped == control->norm;
+    *speculating = c->context->predicted && (unclipped || sp->options.speculate_always);
+    if (*speculating)
+        c->context->predicted(c->context, &prediction->hyper);
+}
+
+static bool same_hyper(const struct sl_optim_hyper *a, const struct sl_optim_hyper *b)
+{
+    return a->kind == b->kind && a->lr == b->lr && a->beta1 == b->beta1 && a->beta2 == b->beta2 &&
+           a->eps == b->eps && a->weight_decay == b->weight_decay && a->momentum == b->momentum &&
+           a->nesterov == b->nesterov && a->bias_correction == b->bias_correction &&
+           a->seed == b->seed;
+}
+
+/* Must what the backward pass has updated be updated again? */
+static void judge_prediction(const struct call *c, struct sl_step_control *control)
+{
+    const struct sl_step_plan *sp = c->sp;
+    if (sp->prediction == SL_PLAN_NONE)
+        return;
+    const struct sl_step_control *prediction = at(c, sp->prediction);
+    uint64_t speculated = *(const uint64_t *)at(c, sp->speculating);
+    bool right = speculated && control->apply && prediction->updates == control->updates &&
+                 prediction->grad_scale == control->grad_scale &&
+                 same_hyper(&prediction->hyper, &control->hyper);
+    *(uint64_t *)at(c, sp->redo) = !right;
+    control->speculation = right        ? SL_SPECULATION_RIGHT
+                           : speculated ? SL_SPECULATION_WRONG
+                                        : SL_SPECULATION_OFF;
+}
+
 /* The global norm, in chunk order, which is tensor order; then clip, apply or skip. */
 static void run_decide(const struct call *c)
 {
@@ -359,6 +403,7 @@ static void run_decide(const struct call *c)
     control->nonfinite = bad;
     control->nonfinite_param = bad_param;
     x->decided(x, control);
+    judge_prediction(c, control);
     x->result = *control;
     x->finish_ns = sl_clock_ns();
 }
@@ -368,7 +413,7 @@ struct update {
     const struct sl_sub_group *group;
     struct sl_step_control control;
     unsigned char *state, *gradient, *weights;
-    bool on_device;
+    const unsigned char *old_state; /* the version before this update; NULL: the same bytes */
 };
 
 static struct sl_optim_args optim_of(const struct update *u, const struct sl_run *run,
@@ -442,6 +487,26 @@ static void step_elements(const struct sl_optim_args *args)
     }
 }
 
+/* The old version of a run's elements into the new one, which is then updated while it is in the
+ * cache. */
+static void copy_state(const struct update *u, uint64_t index, uint64_t count)
+{
+    const struct sl_sub_group *g = u->group;
+    enum sl_moment_kind kind = u->c->sp->options.moment_kind;
+    size_t moment = kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
+    uint64_t at = g->master_offset + index * sizeof(float);
+    memcpy(u->state + at, u->old_state + at, count * sizeof(float));
+    for (int k = 0; k < 2; k++) {
+        at = g->moment_offset[k] + index * moment;
+        if (g->moment_offset[k] != UINT64_MAX)
+            memcpy(u->state + at, u->old_state + at, count * moment);
+        at = g->scale_offset[k] + index / SL_OPTIM_Q8_BLOCK * sizeof(float);
+        if (g->scale_offset[k] != UINT64_MAX)
+            memcpy(u->state + at, u->old_state + at,
+                   sl_div_up(count, SL_OPTIM_Q8_BLOCK) * sizeof(float));
+    }
+}
+
 static void update_task(void *arg, size_t task, size_t worker)
 {
     (void)worker;
@@ -457,6 +522,8 @@ static void update_task(void *arg, size_t task, size_t worker)
         uint64_t first = (uint64_t)task * UPDATE_ELEMENTS;
         uint64_t count = sl_min_u64(UPDATE_ELEMENTS, run->count - first);
         struct sl_optim_args args = optim_of(u, run, first, count);
+        if (u->old_state)
+            copy_state(u, run->state_offset + first, count);
         if (u->control.apply)
             step_elements(&args);
         else if (args.weight && args.master)
@@ -472,11 +539,16 @@ static int run_update(const struct call *c)
     struct update u = {
         .c = c,
         .group = group,
-        .control = *(const struct sl_step_control *)at(c, sp->control),
+        .control = *(const struct sl_step_control *)at(c, c->args->control),
         .state = at(c, c->args->state),
         .gradient = at(c, c->args->gradient),
         .weights = at(c, c->args->weights),
     };
+    if (sp->plan.slots[c->args->state].versioned) {
+        bool second = c->op->version ^ c->context->version; /* holds the old version */
+        u.old_state = u.state + (second ? group->state_bytes : 0);
+        u.state += second ? 0 : group->state_bytes;
+    }
     u.control.apply = u.control.apply && u.control.pending;
     if (!u.control.apply && !c->args->fill_weights)
         return 0;
@@ -539,6 +611,9 @@ int sl_step_run_op(void *user, const struct sl_op *op, void *context, struct sl_
         break;
     case SL_OP_GRADIENT:
         result = run_gradient(&c);
+        break;
+    case SL_OP_PREDICT:
+        run_predict(&c);
         break;
     case SL_OP_DECIDE:
         run_decide(&c);

@@ -23,6 +23,12 @@ struct sl_step_control {
     double norm, norm_clipped;   /* unscaled global gradient norm, before and after clipping */
     uint64_t nonfinite;          /* gradient values that were not finite */
     int32_t nonfinite_param;     /* first parameter with one, or -1 */
+    enum sl_speculation {
+        SL_SPECULATION_NONE,  /* the plan has none */
+        SL_SPECULATION_RIGHT, /* the updates of the backward pass stand */
+        SL_SPECULATION_WRONG, /* they are done again */
+        SL_SPECULATION_OFF,   /* not tried: the step before was clipped or skipped, or the first */
+    } speculation;            /* of the last step */
 };
 
 /* One instance of a segment: lent to the executor until it has finished. */
@@ -33,9 +39,13 @@ struct sl_step_context {
     size_t rows, position_first; /* generation: new tokens, and where they stand */
     double clip;                 /* global norm; 0: none */
     /* Called when norm and overflow are known, before the update may start: sets hyper of this
-     * update and loss_scale of the next backward pass in `control`. From the cpu lane's thread. */
+     * update and loss_scale of the next backward pass in `control`. From the control lane. */
     void (*decided)(struct sl_step_context *context, struct sl_step_control *control);
+    /* Called before the backward pass where the plan speculates: the hyper that `decided` would set
+     * now. NULL: this step does not speculate. From the control lane's thread. */
+    void (*predicted)(struct sl_step_context *context, struct sl_optim_hyper *hyper);
     void *user;
+    uint32_t version;   /* set by the engine: which of two versions the state has now */
     uint64_t finish_ns;            /* out: clock when the decision was made */
     struct sl_step_control result; /* out: a copy of the control after it */
 };

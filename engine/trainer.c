@@ -6,7 +6,8 @@
  *
  * Two steps are in flight: the update of one runs beside the forward pass of the next. What a step
  * needs from the one before it (loss scale, learning rate of the pending update) is decided on the
- * cpu lane, in `decided`, where the plan has put it; this thread only feeds data and reads results.
+ * control lane, in `decided`, where the plan has put it; this thread only feeds data and reads
+ * results.
  */
 #include "engine/trainer.h"
 
@@ -37,7 +38,7 @@ struct trainer {
     struct sl_run_log *log;
     struct sl_step_context contexts[CONTEXTS];
     int32_t *rows[CONTEXTS];      /* ids, targets, positions, first */
-    struct sl_loss_scaler scaler; /* cpu lane while steps are in flight */
+    struct sl_loss_scaler scaler; /* control lane while steps are in flight */
     struct sl_error scaler_error;
     struct sl_dataset_state data; /* behind the last submitted step */
     uint64_t step, submitted;     /* finished, queued */
@@ -56,17 +57,24 @@ static size_t rows_of_step(const struct trainer *t)
     return o->batch * o->sequence * o->micro_batches;
 }
 
+/* What the next update is done with. */
+static void predicted(struct sl_step_context *context, struct sl_optim_hyper *hyper)
+{
+    const struct trainer *t = context->user;
+    const struct sl_config *c = &t->session.config;
+    *hyper = c->optimizer;
+    hyper->lr = (float)sl_schedule_lr(&c->schedule, t->applied);
+    hyper->beta1 =
+        (float)sl_schedule_momentum(&c->schedule, t->applied, (double)c->optimizer.beta1);
+    hyper->seed = c->seed;
+}
+
 static void decided(struct sl_step_context *context, struct sl_step_control *control)
 {
     struct trainer *t = context->user;
-    const struct sl_config *c = &t->session.config;
     bool skip;
     sl_loss_scaler_update(&t->scaler, !control->apply, &skip, &t->scaler_error);
-    control->hyper = c->optimizer;
-    control->hyper.lr = (float)sl_schedule_lr(&c->schedule, t->applied);
-    control->hyper.beta1 =
-        (float)sl_schedule_momentum(&c->schedule, t->applied, (double)c->optimizer.beta1);
-    control->hyper.seed = c->seed;
+    predicted(context, &control->hyper);
     t->lr[context - t->contexts] = (double)control->hyper.lr;
     t->applied += control->apply;
     control->loss_scale = t->scaler.scale;
@@ -86,6 +94,7 @@ static int make_contexts(struct trainer *t, struct sl_error *error)
             .first = t->rows[i] + 3 * rows,
             .clip = t->session.config.clip_norm,
             .decided = decided,
+            .predicted = predicted,
             .user = t,
         };
     }
@@ -122,6 +131,7 @@ static int check_resume(const struct trainer *t, const char *path, const struct 
         {"accumulation", c->accumulation, o->micro_batches},
         {"sequence length", c->sequence_length, o->sequence},
         {"tiling.table_bytes", c->tile_bytes, o->tile_bytes},
+        {"schedule.delayed_update", c->delayed_update, o->delayed_update},
         {"parameters", c->param_elements, o->model->param_elements},
         {"data", c->data_fingerprint, sl_dataset_fingerprint(t->session.dataset)},
     };
@@ -200,6 +210,7 @@ static int save(struct trainer *t, bool best, struct sl_error *error)
         .accumulation = o->micro_batches,
         .sequence_length = o->sequence,
         .tile_bytes = o->tile_bytes,
+        .delayed_update = o->delayed_update,
         .param_elements = o->model->param_elements,
         .eval_loss = t->eval_loss,
         .best_loss = t->best_loss,
@@ -281,6 +292,8 @@ static int report(struct trainer *t, struct sl_progress *p, struct sl_error *err
         .tokens_per_second = (double)rows_of_step(t) / seconds,
         .eta_seconds = seconds * (double)(t->session.steps - t->step - 1),
     };
+    static const char *const speculations[] = {NULL, "right", "wrong", "off"};
+    p->speculation = speculations[r->speculation];
     for (int lane = 0; lane < SL_LANE_COUNT; lane++) {
         p->busy_seconds[lane] = (double)(stats.busy_ns[lane] - t->stats.busy_ns[lane]) * 1e-9;
         p->wait_seconds[lane] = (double)(stats.wait_ns[lane] - t->stats.wait_ns[lane]) * 1e-9;

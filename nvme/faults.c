@@ -29,7 +29,7 @@ struct mishap {
     enum sl_fault fault; /* SL_FAULT_COUNT: none */
     char *bounce;        /* changed data of a write */
     uint32_t claimed;    /* a short operation reports so many bytes */
-    uint64_t delay_ns, due_ns;
+    uint64_t delay_ns, not_before_ns, due_ns;
     struct mishap *next;
 };
 
@@ -39,6 +39,7 @@ struct faulty {
     const struct sl_swap_faults *plan;
     uint64_t random, operations, injected, bytes_written;
     uint64_t file_bytes[SL_SWAP_PATHS_MAX];
+    uint64_t free_ns[2]; /* when the slow device has done all reads, all writes, so far */
     struct mishap *held;
 };
 
@@ -141,6 +142,20 @@ static void shorten(struct faulty *faulty, struct mishap *mishap)
     }
 }
 
+/* A slow device does one operation of a direction after the other. */
+static void slow_down(struct faulty *faulty, struct mishap *mishap, uint64_t now_ns)
+{
+    const struct sl_io *io = mishap->io;
+    uint64_t rate = io->write ? faulty->plan->write_bytes_per_second
+                              : faulty->plan->read_bytes_per_second;
+    if (rate == 0)
+        return;
+    uint64_t *free_ns = &faulty->free_ns[io->write];
+    double seconds = (double)(io->bytes - io->bytes_done) / (double)rate;
+    *free_ns = sl_max_u64(*free_ns, now_ns) + (uint64_t)(seconds * 1e9);
+    mishap->not_before_ns = *free_ns;
+}
+
 static void faulty_queue(struct sl_io_backend *backend, struct sl_io *io)
 {
     struct faulty *faulty = faulty_of(backend);
@@ -164,6 +179,7 @@ static void faulty_queue(struct sl_io_backend *backend, struct sl_io *io)
                                               [SL_FAULT_EIO] = -EIO,
                                               [SL_FAULT_ENOSPC] = -ENOSPC};
     const uint64_t now_ns = sl_clock_ns();
+    slow_down(faulty, mishap, now_ns);
     switch (mishap->fault) {
     case SL_FAULT_EINTR:
     case SL_FAULT_EAGAIN:
@@ -222,7 +238,8 @@ static void take_from_inner(struct faulty *faulty, size_t max, uint64_t timeout_
     for (size_t i = 0; i < count; i++) {
         struct mishap *mishap = (struct mishap *)batch[i];
         falsify(faulty, mishap);
-        hold(faulty, mishap, sl_clock_ns() + mishap->delay_ns);
+        uint64_t due_ns = sl_clock_ns() + mishap->delay_ns;
+        hold(faulty, mishap, sl_max_u64(due_ns, mishap->not_before_ns));
     }
 }
 

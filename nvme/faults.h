@@ -31,6 +31,7 @@ struct sl_swap_faults {
     uint64_t faults_max;      /* so many at most; 0: no limit */
     double delay_chance;      /* comes back late, by up to delay_ns_max */
     uint64_t delay_ns_max;
+    uint64_t read_bytes_per_second, write_bytes_per_second; /* a slow device; 0: as it is */
     bool reorder;               /* finished operations come back in random order */
     uint64_t quota_bytes;       /* the disk is full after so many bytes written; 0: never */
     uint64_t stall_release_ns;  /* 0: a stalled operation stays out for good */

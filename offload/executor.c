@@ -105,6 +105,12 @@ static bool may_start(const struct sl_executor *executor, const struct sl_op *op
     return true;
 }
 
+bool sl_executor_wanted(const struct sl_executor *executor, const struct sl_op *op)
+{
+    return op->predicate == SL_PLAN_NONE ||
+           *(const uint64_t *)sl_executor_pointer(executor, op->predicate) != 0;
+}
+
 static int copy_over_link(struct sl_executor *executor, const struct sl_op *op,
                           struct sl_error *error)
 {
@@ -143,7 +149,7 @@ static void run_serial(struct lane *lane, const struct sl_op *op, const struct i
     void *context = instance->context;
     uint64_t number = instance->number;
     int result = 0;
-    if (!executor->failed) {
+    if (!executor->failed && sl_executor_wanted(executor, op)) {
         pthread_mutex_unlock(&executor->mutex);
         struct sl_error error = {0};
         uint64_t start_ns = sl_clock_ns();
@@ -209,7 +215,7 @@ static void start_transfer(struct lane *lane, const struct sl_op *op,
                            const struct instance *instance, uint64_t position)
 {
     struct sl_executor *executor = lane->executor;
-    if (executor->failed) {
+    if (executor->failed || !sl_executor_wanted(executor, op)) {
         finish_position(lane, position);
         return;
     }
@@ -217,10 +223,12 @@ static void start_transfer(struct lane *lane, const struct sl_op *op,
     uint32_t memory = sl_plan_op_slot(executor->plan, op, !write, 0);
     uint32_t extent = sl_plan_op_slot(executor->plan, op, write, 0);
     struct transfer *transfer = &lane->transfers[position % NVME_IN_FLIGHT];
+    const struct sl_slot *slot = &executor->plan->slots[extent];
+    uint64_t skip = slot->versioned && (op->version ^ instance->version) ? slot->bytes / 2 : 0;
     uint64_t now_ns = sl_clock_ns();
     *transfer = (struct transfer){
         .request = {.write = write,
-                    .offset_bytes = executor->plan->slots[extent].offset,
+                    .offset_bytes = slot->offset + skip,
                     .bytes = op->bytes,
                     .buffer = sl_executor_pointer(executor, memory),
                     .done = transfer_done,
@@ -387,7 +395,8 @@ void sl_executor_destroy(struct sl_executor *executor)
     free(executor);
 }
 
-int sl_executor_submit(struct sl_executor *executor, uint32_t segment, void *context)
+int sl_executor_submit(struct sl_executor *executor, uint32_t segment, uint32_t version,
+                       void *context)
 {
     const struct sl_plan *plan = executor->plan;
     assert(segment < plan->segment_count);
@@ -401,8 +410,11 @@ int sl_executor_submit(struct sl_executor *executor, uint32_t segment, void *con
     }
     uint64_t n = executor->submitted;
     struct instance *instance = &executor->ring[n % INSTANCE_RING];
-    struct instance next = {
-        .number = n, .segment = segment, .segment_before = SL_PLAN_NONE, .context = context};
+    struct instance next = {.number = n,
+                            .segment = segment,
+                            .segment_before = SL_PLAN_NONE,
+                            .version = version,
+                            .context = context};
     if (n > 0) {
         const struct instance *before = &executor->ring[(n - 1) % INSTANCE_RING];
         assert(plan->segments[segment].follows[before->segment]);

@@ -39,8 +39,10 @@ int sl_executor_create(struct sl_executor **out, const struct sl_executor_option
 void sl_executor_destroy(struct sl_executor *executor); /* drains; NULL allowed */
 
 /* Queue one instance of a segment. Blocks while two instances are in flight. Returns the first
- * failure so far, or 0. `context` is lent until the instance has finished. */
-int sl_executor_submit(struct sl_executor *executor, uint32_t segment, void *context);
+ * failure so far, or 0. `context` is lent until the instance has finished. `version`, 0 or 1, is
+ * the one that slots with two versions hold now (offload/plan.h). */
+int sl_executor_submit(struct sl_executor *executor, uint32_t segment, uint32_t version,
+                       void *context);
 
 /* Wait until at most `in_flight` instances are unfinished (0: drain). Returns the first failure. */
 int sl_executor_wait(struct sl_executor *executor, uint32_t in_flight);

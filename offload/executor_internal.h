@@ -16,6 +16,7 @@
 
 struct instance {
     uint64_t number;
+    uint32_t version; /* of the slots that have two */
     uint32_t segment, segment_before; /* SL_PLAN_NONE: the first */
     void *context;
     uint64_t base[SL_LANE_COUNT];
@@ -37,6 +38,7 @@ struct issue {
     const struct sl_op *op;
     uint64_t instance, taken_ns; /* when the lane came to it */
     bool recorded;               /* false: it was not done, a failure came before */
+    bool wanted;                 /* false: its flag is not set; only the events are recorded */
 };
 
 struct lane {
@@ -93,6 +95,9 @@ void sl_executor_fail(struct sl_executor *executor, const struct sl_op *op, int 
 /* Mutex held. How many operations of `lane` come before `op`; 0: it does not wait for them. */
 uint64_t sl_executor_needed(const struct sl_executor *executor, const struct sl_op *op,
                             const struct instance *instance, int lane);
+
+/* Is the operation to be done? Its waits are over, so the flag is there. */
+bool sl_executor_wanted(const struct sl_executor *executor, const struct sl_op *op);
 
 /* A serial lane's operation, done on return; a queued lane's, queued. Mutex not held. */
 int sl_executor_do_op(struct sl_executor *executor, const struct sl_op *op, void *context,

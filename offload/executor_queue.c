@@ -53,7 +53,8 @@ static int issue_op(struct issue *issue, const struct lane *lane, void *context,
     if (device->ops->range_begin)
         device->ops->range_begin(device, name);
     int result = device->ops->event_record(device, stream, issue->begin);
-    if (!result)
+    issue->wanted = sl_executor_wanted(lane->executor, issue->op);
+    if (!result && issue->wanted)
         result = sl_executor_do_op(lane->executor, issue->op, context, error);
     int recorded = device->ops->event_record(device, stream, issue->end);
     issue->recorded = recorded == 0;
@@ -126,7 +127,8 @@ static void *finisher_main(void *arg)
             if (!result)
                 result = device->ops->event_elapsed(device, issue->begin, issue->end, &span_ns);
             pthread_mutex_lock(&executor->mutex);
-            account(lane, issue, end_ns, span_ns);
+            if (issue->wanted)
+                account(lane, issue, end_ns, span_ns);
             if (result)
                 sl_executor_fail(executor, issue->op, result, &device->error);
         }

@@ -17,8 +17,8 @@
 
 const char *sl_lane_name(enum sl_lane lane)
 {
-    static const char *const names[SL_LANE_COUNT] = {"compute",   "h2d",        "d2h", "cpu",
-                                                     "nvme_read", "nvme_write", "net"};
+    static const char *const names[SL_LANE_COUNT] = {
+        "compute", "h2d", "d2h", "cpu", "control", "nvme_read", "nvme_write", "net"};
     return (unsigned)lane < SL_LANE_COUNT ? names[lane] : "?";
 }
 
@@ -57,6 +57,7 @@ const char *sl_op_kind_name(enum sl_op_kind kind)
         [SL_OP_BACKWARD] = "backward",
         [SL_OP_EMBED_BACKWARD] = "embed backward",
         [SL_OP_GRADIENT] = "gradient",
+        [SL_OP_PREDICT] = "predict",
         [SL_OP_DECIDE] = "decide",
         [SL_OP_UPDATE] = "update",
         [SL_OP_COLLECTIVE] = "collective",
@@ -180,6 +181,8 @@ uint32_t sl_plan_op(struct sl_plan *plan, struct sl_op_desc desc)
         .bytes = desc.bytes,
         .flops = desc.flops,
         .rate_share = desc.rate_share,
+        .predicate = SL_PLAN_NONE,
+        .expected = true,
     };
     return plan->op_count++;
 }
@@ -206,6 +209,25 @@ void sl_plan_writes(struct sl_plan *plan, uint32_t slot)
     add_access(plan, slot, true);
 }
 
+void sl_plan_predicate(struct sl_plan *plan, uint32_t slot, bool expected)
+{
+    add_access(plan, slot, false);
+    if (plan->out_of_memory)
+        return;
+    struct sl_op *op = &plan->ops[plan->op_count - 1];
+    op->predicate = slot;
+    op->expected = expected;
+}
+
+void sl_plan_two_versions(struct sl_plan *plan, uint32_t slot)
+{
+    if (plan->out_of_memory)
+        return;
+    assert(plan->slots[slot].persistent && !plan->slots[slot].versioned);
+    plan->slots[slot].versioned = true;
+    plan->slots[slot].bytes *= 2;
+}
+
 uint32_t sl_plan_op_slot(const struct sl_plan *plan, const struct sl_op *op, bool write, uint32_t n)
 {
     for (uint32_t i = 0; i < op->access_count; i++) {
@@ -222,6 +244,8 @@ void sl_plan_traffic(const struct sl_plan *plan, uint32_t segment, struct sl_pla
     const struct sl_segment *s = &plan->segments[segment];
     for (uint32_t i = s->op_first; i < s->op_first + s->op_count; i++) {
         const struct sl_op *op = &plan->ops[i];
+        if (!op->expected)
+            continue;
         traffic->bytes[op->lane] += op->bytes;
         traffic->flops[op->lane] += op->flops;
         traffic->ops[op->lane]++;

@@ -38,6 +38,7 @@ enum sl_lane {
     SL_LANE_H2D,        /* host to device */
     SL_LANE_D2H,        /* device to host */
     SL_LANE_CPU,        /* optimizer workers */
+    SL_LANE_CONTROL,    /* inputs and decisions, on the host: never behind an update */
     SL_LANE_NVME_READ,  /* several operations in flight */
     SL_LANE_NVME_WRITE, /* likewise */
     SL_LANE_NET,        /* collectives */
@@ -45,6 +46,15 @@ enum sl_lane {
 };
 
 enum sl_tier { SL_TIER_DEVICE, SL_TIER_HOST, SL_TIER_NVME, SL_TIER_COUNT };
+
+/* Some operations are done only where a flag says so when their turn comes: a slot's first u64, not
+ * zero. Their memory and their place in the lane are theirs either way; waits take them as done.
+ *
+ * A slot may hold two versions of its contents, of half its bytes each. Which one an operation
+ * touches is op->version exclusive-or the version that the segment instance was submitted with:
+ * so one plan can read the old and write the new, and the next instance has them swapped. Waits
+ * take the two as one.
+ */
 
 /* What a slot holds: the lines of the memory report. */
 enum sl_state {
@@ -59,7 +69,7 @@ enum sl_state {
 };
 
 enum sl_op_kind {
-    SL_OP_INPUT,         /* cpu: token ids, targets, positions into their slots */
+    SL_OP_INPUT,         /* control: token ids, targets, positions into their slots */
     SL_OP_UPLOAD,        /* h2d */
     SL_OP_DOWNLOAD,      /* d2h */
     SL_OP_FETCH,         /* nvme_read: extent to memory */
@@ -77,7 +87,8 @@ enum sl_op_kind {
     SL_OP_BACKWARD,       /* compute: one layer, one micro-batch, recomputation inside */
     SL_OP_EMBED_BACKWARD, /* compute */
     SL_OP_GRADIENT,       /* compute: round the f32 sum, norm and finiteness in the same pass */
-    SL_OP_DECIDE,         /* cpu: global norm, clip factor, overflow: apply or skip */
+    SL_OP_PREDICT,        /* control: what the step will decide, for updates before it */
+    SL_OP_DECIDE,         /* control: global norm, clip factor, overflow: apply or skip */
     SL_OP_UPDATE,         /* cpu, or compute for state on the device: one sub-group */
     SL_OP_COLLECTIVE,     /* net */
     SL_OP_KIND_COUNT
@@ -103,6 +114,10 @@ struct sl_op {
                        traffic */
     double flops;
     double rate_share; /* simulator only: share of the machine's rate that it reaches; 0: all */
+    uint32_t predicate; /* slot of the flag; SL_PLAN_NONE: done always */
+    bool expected;      /* is it done where things go as they mostly do? Reports and simulator */
+    bool speculative;   /* reads a gradient that a later operation commits */
+    uint8_t version;    /* of a slot with two: reads this one; an UPDATE writes the other */
     /* Filled by sl_plan_seal. wait: finished operations of this instance's segment, per lane.
      * wait_previous: likewise of the instance before, one row per possible segment before. */
     uint32_t lane_index; /* position in its lane in its segment */
@@ -119,6 +134,7 @@ struct sl_slot {
     uint64_t parent_offset;
     bool persistent;
     bool consume_once; /* a gradient: read by exactly one UPDATE after each write */
+    bool versioned;    /* two versions of bytes / 2 each */
     /* Filled by sl_plan_seal: */
     uint64_t offset;            /* in the arena or swap space of its tier */
     uint32_t segment;           /* of a transient slot; SL_PLAN_NONE when persistent */
@@ -182,6 +198,11 @@ uint32_t sl_plan_op(struct sl_plan *plan, struct sl_op_desc desc);
 void sl_plan_reads(struct sl_plan *plan, uint32_t slot);  /* SL_PLAN_NONE: ignored */
 void sl_plan_writes(struct sl_plan *plan, uint32_t slot); /* likewise */
 
+/* The last operation is done only where the flag in `slot` is set; it reads the slot. */
+void sl_plan_predicate(struct sl_plan *plan, uint32_t slot, bool expected);
+/* Give a persistent slot, not used yet, a second version of the same size. */
+void sl_plan_two_versions(struct sl_plan *plan, uint32_t slot);
+
 /* Place the slots, derive the dependencies, fix the sizes. Deterministic.
  * Errors: -ENOMEM, -EOVERFLOW, -EINVAL (a transient slot used in two segments: our own bug). */
 int sl_plan_seal(struct sl_plan *plan, struct sl_error *error);
@@ -204,7 +225,8 @@ struct sl_plan_memory {
 };
 int sl_plan_memory(const struct sl_plan *plan, struct sl_plan_memory *memory);
 
-/* Sum of op->bytes, flops and counts per lane in one segment. */
+/* Sum of op->bytes, flops and counts per lane in one segment, of the operations that are expected
+ * to be done. */
 struct sl_plan_traffic {
     uint64_t bytes[SL_LANE_COUNT];
     double flops[SL_LANE_COUNT];

@@ -136,6 +136,46 @@ static int check_lanes(struct check *check)
     return 0;
 }
 
+static bool reads_slot(const struct sl_plan *plan, const struct sl_op *op, uint32_t slot)
+{
+    for (uint32_t a = 0; a < op->access_count; a++)
+        if (!plan->accesses[op->access_first + a].write &&
+            plan->accesses[op->access_first + a].slot == slot)
+            return true;
+    return false;
+}
+
+/* Flags are in host memory and read by what depends on them. Of a slot with two versions a
+ * speculative operation reads the current one and writes the other, and what is done again in the
+ * next instance, where they have swapped, reads the other and writes the current one: so the old
+ * version is never written over while it may still be needed. */
+static int check_flags(const struct check *check)
+{
+    const struct sl_plan *plan = check->plan;
+    for (uint32_t i = 0; i < plan->op_count; i++) {
+        const struct sl_op *op = &plan->ops[i];
+        bool always = op->predicate == SL_PLAN_NONE;
+        if (!always && (!reads_slot(plan, op, op->predicate) ||
+                        sl_plan_arena(plan, plan->slots[op->predicate].tier) != SL_TIER_HOST))
+            return check_fail(check, i, "depends on a flag that it does not read");
+        if (always && (op->speculative || !op->expected))
+            return check_fail(check, i, "is speculative but depends on no flag");
+        bool versioned = false;
+        for (uint32_t a = 0; a < op->access_count; a++)
+            versioned |= plan->slots[plan->accesses[op->access_first + a].slot].versioned;
+        bool old = op->kind != SL_OP_EVICT; /* an update reads the old one and writes the new */
+        if (versioned && (always || op->version != (op->speculative ? !old : old)))
+            return check_fail(check, i, "touches the wrong version of a slot that has two");
+    }
+    return 0;
+}
+
+/* Of one version, where a slot has two. */
+static uint64_t slot_bytes(const struct sl_slot *slot)
+{
+    return slot->versioned ? slot->bytes / 2 : slot->bytes;
+}
+
 /* A copy reads one slot and writes one, of the right tiers and of op->bytes each. */
 static int check_copies(const struct check *check)
 {
@@ -160,11 +200,12 @@ static int check_copies(const struct check *check)
         const struct sl_access *access = &plan->accesses[op->access_first];
         if (op->lane != copies[c].lane)
             return check_fail(check, i, "a copy on the wrong lane");
-        if (op->access_count != 2 || access[0].write == access[1].write)
+        uint32_t flags = op->predicate != SL_PLAN_NONE; /* read last */
+        if (op->access_count != 2 + flags || access[0].write == access[1].write)
             return check_fail(check, i, "a copy reads one slot and writes one");
         const struct sl_slot *from = &plan->slots[access[access[0].write ? 1 : 0].slot];
         const struct sl_slot *to = &plan->slots[access[access[0].write ? 0 : 1].slot];
-        if (from->bytes != to->bytes || op->bytes != from->bytes)
+        if (slot_bytes(from) != slot_bytes(to) || op->bytes != slot_bytes(from))
             return check_fail(check, i,
                               "copies %" PRIu64 " bytes of \"%s\" (%" PRIu64 ") to \"%s\" (%" PRIu64
                               ")",
@@ -394,6 +435,8 @@ int sl_plan_check(const struct sl_plan *plan, const uint64_t budget_bytes[SL_TIE
         result = find_lives(&check);
     if (!result)
         result = check_slots(&check);
+    if (!result)
+        result = check_flags(&check);
     if (!result)
         result = check_copies(&check);
     if (!result)

@@ -12,7 +12,8 @@
  * Gradients A consume_once atom is *pending* from a write to the one UPDATE that reads it, or the
  *           one fetch or download that takes it there. Writing
  *           over a pending one loses a gradient, unless the writer reads it too (accumulation);
- *           reading one that is not pending applies it twice. Which atoms are pending at a start of
+ *           reading one that is not pending applies it twice. A speculative read leaves it pending:
+ *           a later operation commits it. Which atoms are pending at a start of
  *           a segment depends on what ran before, so every sequence is followed: a state is (last
  *           segment, pending atoms), reached states are kept and each is expanded once.
  *           Sequences begin with segment 0, or with one that follows nothing.
@@ -177,7 +178,8 @@ static int gradient_access(const struct check *check, uint32_t i, struct sl_acce
         if (!access.write && !pending[n])
             return check_fail(check, i, "uses gradient \"%s\" a second time",
                               plan->slots[access.slot].name);
-        pending[n] = access.write;
+        if (access.write || !op->speculative)
+            pending[n] = access.write;
     }
     return 0;
 }

@@ -123,6 +123,8 @@ static void set_demand(double demand[SL_RESOURCE_COUNT], const struct sl_hardwar
     double bytes = (double)op->bytes;
     for (int r = 0; r < SL_RESOURCE_COUNT; r++)
         demand[r] = 0;
+    if (!op->expected)
+        return; /* passed over */
     switch (op->lane) {
     case SL_LANE_COMPUTE:
         if (hardware->device_is_host) {
@@ -144,6 +146,7 @@ static void set_demand(double demand[SL_RESOURCE_COUNT], const struct sl_hardwar
             demand[SL_RESOURCE_DEVICE_MEMORY] = bytes;
         break;
     case SL_LANE_CPU:
+    case SL_LANE_CONTROL:
         demand[SL_RESOURCE_CORES] = bytes / hardware->core_bytes_per_second;
         demand[SL_RESOURCE_DRAM] = bytes;
         break;
@@ -164,15 +167,18 @@ static void set_demand(double demand[SL_RESOURCE_COUNT], const struct sl_hardwar
     }
 }
 
-static double latency_of(const struct sl_hardware *hardware, enum sl_lane lane)
+static double latency_of(const struct sl_hardware *hardware, const struct sl_op *op)
 {
-    switch (lane) {
+    if (!op->expected)
+        return 0;
+    switch (op->lane) {
     case SL_LANE_COMPUTE:
         return hardware->device_op_seconds;
     case SL_LANE_H2D:
     case SL_LANE_D2H:
         return hardware->link_op_seconds;
     case SL_LANE_CPU:
+    case SL_LANE_CONTROL:
         return hardware->host_op_seconds;
     case SL_LANE_NVME_READ:
     case SL_LANE_NVME_WRITE:
@@ -206,7 +212,7 @@ double sl_simulate_op_seconds(const struct sl_hardware *hardware, const struct s
     double capacity[SL_RESOURCE_COUNT], demand[SL_RESOURCE_COUNT];
     set_capacities(capacity, hardware);
     set_demand(demand, hardware, op);
-    return latency_of(hardware, op->lane) + solo_seconds(demand, capacity, op);
+    return latency_of(hardware, op) + solo_seconds(demand, capacity, op);
 }
 
 void sl_simulate_op_draw(const struct sl_hardware *hardware, const struct sl_op *op,
@@ -262,7 +268,7 @@ static void start_op(struct simulate *sim, uint32_t id, const struct sl_op *op, 
                             .instance = lane->instance,
                             .position = position,
                             .start_seconds = sim->now_seconds,
-                            .latency_seconds = latency_of(sim->options->hardware, op->lane),
+                            .latency_seconds = latency_of(sim->options->hardware, op),
                             .left = 1};
     set_demand(run->demand, sim->options->hardware, op);
     double seconds = solo_seconds(run->demand, sim->capacity, op);
@@ -480,7 +486,7 @@ static void set_bound(const struct simulate *sim, struct sl_simulation *out)
             set_demand(demand, sim->options->hardware, op);
             double seconds = solo_seconds(demand, sim->capacity, op);
             if (!lane_is_nvme(op->lane))
-                seconds += latency_of(sim->options->hardware, op->lane);
+                seconds += latency_of(sim->options->hardware, op);
             out->solo_seconds[op->lane] += seconds / measured;
             for (int r = 0; r < SL_RESOURCE_COUNT; r++)
                 drawn[r] += demand[r] / measured;

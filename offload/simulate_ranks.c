@@ -55,6 +55,17 @@ static struct sl_op_desc describe(const struct sl_op *op)
                                .rate_share = op->rate_share};
 }
 
+/* The flags of the last operation, as the one that it was made from has them. */
+static void copy_flags(struct ranks *r, const struct sl_op *op)
+{
+    if (op->predicate != SL_PLAN_NONE)
+        sl_plan_predicate(r->out, r->slots[op->predicate], op->expected);
+    if (r->out->out_of_memory)
+        return;
+    r->out->ops[r->out->op_count - 1].speculative = op->speculative;
+    r->out->ops[r->out->op_count - 1].version = op->version;
+}
+
 static void add_copy(struct ranks *r, const struct sl_op *op, uint32_t from, uint32_t to)
 {
     struct sl_op_desc desc = describe(op);
@@ -67,6 +78,7 @@ static void add_copy(struct ranks *r, const struct sl_op *op, uint32_t from, uin
     sl_plan_op(r->out, desc);
     sl_plan_reads(r->out, read);
     sl_plan_writes(r->out, write);
+    copy_flags(r, op);
 }
 
 static void add_collective(struct ranks *r, const struct sl_op *op, uint32_t from, uint32_t to)
@@ -133,11 +145,14 @@ static void add_op(struct ranks *r, const struct sl_op *op)
     sl_plan_op(r->out, desc);
     for (uint32_t a = 0; a < op->access_count; a++) {
         struct sl_access access = r->plan->accesses[op->access_first + a];
+        if (access.slot == op->predicate)
+            continue;
         if (access.write)
             sl_plan_writes(r->out, r->slots[access.slot]);
         else
             sl_plan_reads(r->out, r->slots[access.slot]);
     }
+    copy_flags(r, op);
     if (op->kind == SL_OP_GRADIENT)
         reduce_in_place(r, op);
 }

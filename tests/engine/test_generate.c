@@ -64,7 +64,7 @@ static void feed(struct sl_engine *engine, const int32_t *ids, size_t first, siz
                                       .first = rows + 3 * ROWS,
                                       .rows = count,
                                       .position_first = first};
-    check(sl_executor_submit(engine->executor, engine->sp.generate, &context), &error, "submit");
+    check(sl_executor_submit(engine->executor, engine->sp.generate, 0, &context), &error, "submit");
     check(sl_engine_drain(engine, &error), &error, "generate");
 }
 

@@ -14,6 +14,7 @@
 #define SEQUENCE 32
 #define MICRO_BATCHES 3
 #define ROWS (BATCH * SEQUENCE)
+#define CLIP 2.5
 
 enum { D = SL_TIER_DEVICE, H = SL_TIER_HOST, N = SL_TIER_NVME };
 
@@ -24,6 +25,7 @@ struct variant {
     uint32_t buffers, prefetch;
     size_t group, threads;
     bool recompute, split;
+    double speculate; /* always, so that a clipped or skipped step is a wrong guess */
 };
 
 #define ALL(tier)                                                                                  \
@@ -119,6 +121,38 @@ static const struct variant variants[] = {
      false},
     {"groups of two, all on NVMe", "host", ALL(N), 70000, 2, 1, 2, 1, false, true},
     {"batch-major, discrete, NVMe", "host:discrete", ALL(N), 70000, 2, 2, 1, 2, true, true},
+    {"speculating, all in memory", "host", ALL(H), 100000, 2, 1, MICRO_BATCHES, 2, true, true, 1},
+    {"speculating, all on NVMe", "host", ALL(N), 70000, 3, 1, MICRO_BATCHES, 2, true, true, 1},
+    {"half speculating, 40/60, discrete",
+     "host:discrete",
+     {[H] = .4, [N] = .6},
+     {[D] = .3, [H] = .3, [N] = .4},
+     {[H] = .4, [N] = .6},
+     {[D] = .3, [H] = .3, [N] = .4},
+     66000,
+     4,
+     3,
+     MICRO_BATCHES,
+     3,
+     true,
+     true,
+     .5},
+    {"speculating, weights and half the optimizer on the device",
+     "host:discrete",
+     {[D] = 1},
+     {[H] = 1},
+     {[D] = .5, [H] = .3, [N] = .2},
+     {[D] = 1},
+     1 << 17,
+     1,
+     1,
+     2,
+     1,
+     false,
+     true,
+     1},
+    {"speculating, batch-major, discrete, NVMe", "host:discrete", ALL(N), 0, 1, 0, 1, 2, true,
+     false, 1},
 };
 
 struct data {
@@ -155,6 +189,8 @@ struct run {
     const char *frozen;
     double loss_scale;
     bool overflow; /* a step with a loss scale that overflows, which is skipped */
+    double clip;   /* some steps are clipped, some are not */
+    bool delayed;  /* another run: each step has the weights from before the last update */
 };
 
 static const struct run *running;
@@ -166,6 +202,12 @@ static void decided(struct sl_step_context *context, struct sl_step_control *con
     control->hyper.lr *= (float)(1.0 / (double)(1 + step));
     /* An overflow: only step 2 has a scale that no gradient survives. */
     control->loss_scale = running->overflow && step == 1 ? 0x1p100 : running->loss_scale;
+}
+
+static void predicted(struct sl_step_context *context, struct sl_optim_hyper *hyper)
+{
+    *hyper = running->hyper;
+    hyper->lr *= (float)(1.0 / (double)(1 + (intptr_t)context->user));
 }
 
 static void check(int result, const struct sl_error *error, const char *what)
@@ -204,7 +246,10 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
                  .tile_bytes = run->tile_bytes,
                  .hyper = run->hyper,
                  .moment_kind = run->moment_kind,
-                 .split_master = v->split},
+                 .split_master = v->split,
+                 .speculate = run->delayed ? 0 : v->speculate,
+                 .delayed_update = run->delayed,
+                 .speculate_always = true},
         .device = v->device,
         .thread_count = v->threads,
         .swap = {.paths = &directory, .path_count = 1},
@@ -231,8 +276,9 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
             .positions = data[step].positions,
             .first = data[step].first,
             .trained_tokens = data[step].trained,
-            .clip = 0.5,
+            .clip = running->clip,
             .decided = decided,
+            .predicted = predicted,
             .user = (void *)(intptr_t)step,
         };
         check(sl_engine_step(&engine, &contexts[step], &error), &error, v->name);
@@ -249,6 +295,13 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
     assert_true(contexts[2].result.apply == !run->overflow);
     if (run->overflow)
         assert_true(contexts[2].result.nonfinite > 0);
+    unsigned fared[4] = {0};
+    for (int step = 0; step < STEPS; step++)
+        fared[contexts[step].result.speculation]++;
+    if (v->speculate > 0 && !run->delayed) /* both ways are walked, or the test shows nothing */
+        assert_true(fared[SL_SPECULATION_RIGHT] > 0 && fared[SL_SPECULATION_WRONG] > 0);
+    else
+        assert_int_equal(fared[SL_SPECULATION_NONE], STEPS);
     uint64_t hash;
     check(sl_state_hash(&engine, &hash, &error), &error, v->name);
     sl_engine_finish(&engine);
@@ -256,7 +309,7 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
     return hash;
 }
 
-static void all_placements_agree(const struct run *run)
+static uint64_t all_placements_agree(const struct run *run)
 {
     char directory[] = "/tmp/sluice-placement-XXXXXX";
     assert_non_null(mkdtemp(directory));
@@ -273,6 +326,7 @@ static void all_placements_agree(const struct run *run)
                      (unsigned long long)hash, (unsigned long long)expected);
     }
     rmdir(directory);
+    return expected;
 }
 
 static const struct sl_optim_hyper adamw = {.kind = SL_OPTIM_ADAMW,
@@ -286,42 +340,55 @@ static const struct sl_optim_hyper adamw = {.kind = SL_OPTIM_ADAMW,
 static void bf16_untied(void **state)
 {
     (void)state;
-    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_F32, NULL, 1, false};
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_F32, NULL, 1, false, CLIP, false};
     all_placements_agree(&run);
+}
+
+static void delayed_update(void **state)
+{
+    (void)state;
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_F32, NULL, 1, false, CLIP, true};
+    uint64_t hash = all_placements_agree(&run);
+    char directory[] = "/tmp/sluice-placement-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    double loss;
+    run.delayed = false;
+    assert_int_not_equal(hash, train(&run, &variants[0], directory, &loss));
+    rmdir(directory);
 }
 
 static void bf16_tiled_head(void **state)
 {
     (void)state;
-    struct run run = {"tiny", SL_BF16, 4096, adamw, SL_MOMENT_F32, NULL, 1, false};
+    struct run run = {"tiny", SL_BF16, 4096, adamw, SL_MOMENT_F32, NULL, 1, false, CLIP, false};
     all_placements_agree(&run);
 }
 
 static void fp16_with_an_overflow(void **state)
 {
     (void)state;
-    struct run run = {"tiny", SL_F16, 0, adamw, SL_MOMENT_F32, NULL, 1024, true};
+    struct run run = {"tiny", SL_F16, 0, adamw, SL_MOMENT_F32, NULL, 1024, true, CLIP, false};
     all_placements_agree(&run);
 }
 
 static void fp32(void **state)
 {
     (void)state;
-    struct run run = {"tiny", SL_F32, 0, adamw, SL_MOMENT_F32, NULL, 1, false};
+    struct run run = {"tiny", SL_F32, 0, adamw, SL_MOMENT_F32, NULL, 1, false, CLIP, false};
     all_placements_agree(&run);
 }
 
 static void frozen_tensors(void **state)
 {
     (void)state;
-    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_F32, "*k_proj*", 1, false};
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_F32, "*k_proj*", 1, false, CLIP, false};
     all_placements_agree(&run);
 }
 
 static void eight_bit_moments(void **state)
 {
     (void)state;
-    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_Q8, NULL, 1, false};
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_Q8, NULL, 1, false, CLIP, false};
     all_placements_agree(&run);
 }
 
@@ -331,6 +398,7 @@ int main(void)
         cmocka_unit_test(bf16_untied),           cmocka_unit_test(bf16_tiled_head),
         cmocka_unit_test(fp16_with_an_overflow), cmocka_unit_test(fp32),
         cmocka_unit_test(frozen_tensors),        cmocka_unit_test(eight_bit_moments),
+        cmocka_unit_test(delayed_update),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

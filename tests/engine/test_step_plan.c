@@ -45,7 +45,11 @@ static struct sl_step_options random_options(struct test_random *random,
         .hyper = {.kind = (enum sl_optim_kind)test_random_below(random, 5), .momentum = 0.9f},
         .moment_kind = (enum sl_moment_kind)test_random_below(random, 3),
         .split_master = test_random_below(random, 2),
+        .delayed_update = test_random_below(random, 4) == 0,
+        .speculate = test_random_below(random, 2) ? chance(random) * 1.2 : 0,
     };
+    if (o.delayed_update)
+        o.speculate = 0;
     o.group = 1 + test_random_below(random, o.micro_batches);
     random_placement(random, &o.placement);
     return o;
@@ -87,6 +91,76 @@ static void random_plans_pass_the_checker(void **state)
     }
     for (int i = 0; i < 3; i++)
         sl_model_finish(&models[i]);
+}
+
+/* A speculative update that took the wrong version, waited for no flag, or committed its gradient
+ * would train on wrong bits: the checker finds each, at every operation. */
+static void broken_speculation_is_found(void **state)
+{
+    (void)state;
+    struct sl_error error = {0};
+    struct sl_model model;
+    assert_int_equal(sl_model_from_preset(&model, "tiny", &error), 0);
+    uint32_t broken = 0;
+    for (int nvme = 0; nvme < 2; nvme++) {
+        struct sl_step_options o = {
+            .model = &model,
+            .precision = SL_BF16,
+            .activation = SL_F32,
+            .unified = true,
+            .batch = 1,
+            .sequence = 16,
+            .micro_batches = 2,
+            .group = 2,
+            .recompute = true,
+            .sub_group_elements = 1 << 16,
+            .optimizer_buffers = 3,
+            .prefetch = 1,
+            .hyper = {.kind = SL_OPTIM_ADAMW},
+            .speculate = 0.7,
+            .split_master = true,
+        };
+        for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
+            o.placement.fraction[kind][nvme ? SL_TIER_NVME : SL_TIER_HOST] = 1;
+        struct sl_step_plan sp;
+        assert_int_equal(sl_step_plan_build(&sp, &o, &error), 0);
+        uint64_t budget[SL_TIER_COUNT] = {0};
+        assert_int_equal(sl_plan_check(&sp.plan, budget, &error), 0);
+        for (uint32_t i = 0; i < sp.plan.op_count; i++) {
+            struct sl_op *op = &sp.plan.ops[i], whole = *op;
+            if (op->predicate == SL_PLAN_NONE)
+                continue;
+            for (int mutation = 0; mutation < 3; mutation++) {
+                bool state_op = false, gradient = false;
+                for (uint32_t a = 0; a < op->access_count; a++) {
+                    const struct sl_slot *slot =
+                        &sp.plan.slots[sp.plan.accesses[op->access_first + a].slot];
+                    state_op |= slot->versioned;
+                    if (slot->parent != SL_PLAN_NONE)
+                        slot = &sp.plan.slots[slot->parent];
+                    gradient |= slot->consume_once;
+                }
+                if (mutation == 0 && state_op)
+                    op->version ^= 1;
+                else if (mutation == 1)
+                    op->predicate = SL_PLAN_NONE;
+                else if (mutation == 2 && (state_op || gradient))
+                    op->speculative = !op->speculative;
+                else
+                    continue;
+                struct sl_error found = {0};
+                if (sl_plan_check(&sp.plan, budget, &found) == 0)
+                    fail_msg("mutation %d of %s (op %u) was not found", mutation,
+                             sl_op_kind_name(op->kind), i);
+                *op = whole;
+                broken++;
+            }
+        }
+        sl_step_plan_finish(&sp);
+    }
+    printf("%u mutations found\n", broken);
+    assert_true(broken > 50);
+    sl_model_finish(&model);
 }
 
 /* What one step moves, in bytes per parameter: the figures of docs/plan.md. */
@@ -138,6 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_plans_pass_the_checker),
+        cmocka_unit_test(broken_speculation_is_found),
         cmocka_unit_test(everything_on_nvme_moves_what_the_arithmetic_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
