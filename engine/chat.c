@@ -28,6 +28,7 @@ struct writer {
     struct sl_chat_rendering *out;
     const struct sl_chat_message *messages;
     size_t count;
+    bool untrained; /* the message at work */
     int code;
 };
 
@@ -101,14 +102,16 @@ static void put_message(struct writer *writer, const struct sl_chat_message *mes
 }
 
 /* An answer begins here, and end_answer closes it. */
-static size_t begin_answer(const struct writer *writer)
+static size_t begin_answer(struct writer *writer, const struct sl_chat_message *message)
 {
+    writer->untrained = message->untrained;
     return writer->text->bytes;
 }
 
 static void end_answer(struct writer *writer, size_t start)
 {
-    end_span(writer, &writer->out->answers, start);
+    if (!writer->untrained)
+        end_span(writer, &writer->out->answers, start);
 }
 
 void sl_chat_rendering_clear(struct sl_chat_rendering *rendering)
@@ -203,7 +206,7 @@ static void render_chatml(struct writer *writer, bool prompt)
         put_text(writer, "<|im_start|>");
         put_text(writer, role_name(message->role));
         put_text(writer, "\n");
-        size_t start = begin_answer(writer);
+        size_t start = begin_answer(writer, message);
         if (answer && writer->chat->think_block)
             put_thoughtful(writer, message, i + 1 == writer->count, i <= last_question);
         else
@@ -233,7 +236,7 @@ static void render_llama3(struct writer *writer, bool prompt)
         put_text(writer, "<|start_header_id|>");
         put_text(writer, role_name(message->role));
         put_text(writer, "<|end_header_id|>\n\n");
-        size_t start = begin_answer(writer);
+        size_t start = begin_answer(writer, message);
         put_trimmed(writer, message);
         put_text(writer, "<|eot_id|>");
         if (message->role == SL_CHAT_ASSISTANT)
@@ -249,7 +252,7 @@ static void render_llama2(struct writer *writer, bool prompt)
     (void)prompt; /* [/INST] ends the question and begins the answer */
     for (size_t i = system != NULL; i < writer->count; i++) {
         const struct sl_chat_message *message = &writer->messages[i];
-        size_t start = begin_answer(writer);
+        size_t start = begin_answer(writer, message);
         if (message->role == SL_CHAT_ASSISTANT) {
             put_text(writer, " ");
             put_trimmed(writer, message);
@@ -279,7 +282,7 @@ static void render_mistral(struct writer *writer, bool prompt)
     put_token(writer, sl_tokenizer_bos(writer->tokenizer));
     for (size_t i = system != NULL; i < writer->count; i++) {
         const struct sl_chat_message *message = &writer->messages[i];
-        size_t start = begin_answer(writer);
+        size_t start = begin_answer(writer, message);
         if (message->role == SL_CHAT_ASSISTANT) {
             put_text(writer, chat->answer_space ? " " : "");
             if (chat->answer_trim)
@@ -309,7 +312,7 @@ static void render_gemma(struct writer *writer, bool prompt)
         const struct sl_chat_message *message = &writer->messages[i];
         bool answer = message->role == SL_CHAT_ASSISTANT;
         put_text(writer, answer ? "<start_of_turn>model\n" : "<start_of_turn>user\n");
-        size_t start = begin_answer(writer);
+        size_t start = begin_answer(writer, message);
         if (system && i == 1) {
             put_message(writer, system);
             put_text(writer, "\n\n");
@@ -333,7 +336,7 @@ static void render_phi(struct writer *writer, bool prompt)
         put_text(writer, role_name(message->role));
         put_text(writer, "|>");
         put_text(writer, line);
-        size_t start = begin_answer(writer);
+        size_t start = begin_answer(writer, message);
         put_message(writer, message);
         put_text(writer, "<|end|>");
         if (message->role == SL_CHAT_ASSISTANT)
@@ -354,7 +357,7 @@ static void render_alpaca(struct writer *writer, bool prompt)
     for (size_t i = system != NULL; i < writer->count; i++) {
         const struct sl_chat_message *message = &writer->messages[i];
         if (message->role == SL_CHAT_ASSISTANT) {
-            size_t start = begin_answer(writer);
+            size_t start = begin_answer(writer, message);
             put_message(writer, message);
             put_token(writer, sl_tokenizer_eos(writer->tokenizer));
             end_answer(writer, start);
@@ -383,7 +386,7 @@ static void render_plain(struct writer *writer, bool prompt)
     (void)prompt;
     for (size_t i = 0; i < writer->count; i++) {
         const struct sl_chat_message *message = &writer->messages[i];
-        size_t start = begin_answer(writer);
+        size_t start = begin_answer(writer, message);
         put_message(writer, message);
         if (message->role == SL_CHAT_ASSISTANT) {
             put_token(writer, sl_tokenizer_eos(writer->tokenizer));
@@ -452,6 +455,12 @@ int sl_chat_render(const struct sl_chat *chat, const struct sl_tokenizer *tokeni
 const char *sl_chat_end(const struct sl_chat *chat)
 {
     return formats[chat->format].end;
+}
+
+bool sl_chat_has_tokens(const struct sl_chat *chat, const struct sl_tokenizer *tokenizer)
+{
+    const char *end = formats[chat->format].end;
+    return !*end || sl_tokenizer_id(tokenizer, end) >= 0;
 }
 
 bool chat_frame_has(const struct sl_chat *chat, const char *token, size_t bytes)

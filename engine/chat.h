@@ -48,6 +48,7 @@ struct sl_chat_message {
     enum sl_chat_role role;
     const char *text; /* borrowed */
     size_t bytes;
+    bool untrained; /* an answer that is context only */
 };
 
 /* Choose by name ("chatml", "qwen", "llama2", ...). -EINVAL lists the names. */
@@ -90,6 +91,9 @@ int sl_chat_render(const struct sl_chat *chat, const struct sl_tokenizer *tokeni
 /* The token that ends an answer, as text ("<|im_end|>"): what generation stops at. "" where it is
  * the end of text. */
 const char *sl_chat_end(const struct sl_chat *chat);
+
+/* False where an answer's end is no token of the tokenizer, so that frames are plain text. */
+bool sl_chat_has_tokens(const struct sl_chat *chat, const struct sl_tokenizer *tokenizer);
 
 /* Append the ids of a rendering to `ids` and, for each, 1 or 0 to `trained` (NULL allowed): 1
  * where any of the token's text lies in an answer.

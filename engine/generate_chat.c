@@ -52,7 +52,7 @@ static int add_message(struct conversation *c, enum sl_chat_role role, const cha
     if (!copy)
         return no_memory(c);
     memcpy(copy, text, bytes);
-    c->messages[c->count++] = (struct sl_chat_message){role, copy, bytes};
+    c->messages[c->count++] = (struct sl_chat_message){.role = role, .text = copy, .bytes = bytes};
     return 0;
 }
 
@@ -165,9 +165,9 @@ static int open_conversation(struct conversation *c)
                      "no known marker in the model's chat template: messages are written one below "
                      "the other (template plain); name one with --chat-template");
     const char *end = sl_chat_end(&c->chat);
-    c->end = (struct generator_end){*end ? sl_tokenizer_id(tokenizer, end) : -1, ""};
-    if (*end && c->end.id < 0)
-        c->end.text = end;
+    bool token = sl_chat_has_tokens(&c->chat, tokenizer);
+    c->end = token ? (struct generator_end){*end ? sl_tokenizer_id(tokenizer, end) : -1, ""}
+                   : (struct generator_end){-1, end};
     return sl_encoder_create(&c->encoder, tokenizer, c->error);
 }
 

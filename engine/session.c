@@ -70,13 +70,18 @@ static int check_sequence(const struct sl_session *s, struct sl_error *error)
 
 static void describe_data(const struct sl_session *s, const struct sl_dataset_options *data)
 {
-    struct sl_chat chat;
+    struct sl_chat chat = {0};
     bool guessed, examples = sl_dataset_has_examples(s->dataset);
     if (examples && sl_chat_choose(&chat, s->tokenizer, data->chat_template, &guessed, NULL) == 0)
         sl_log_write(data->log, SL_LOG_INFO, "conversations: template %s, loss on %s, %s",
                      sl_chat_format_name(chat.format),
                      data->train_on_prompt ? "every token" : "answers",
                      data->no_packing ? "one in a sequence" : "packed");
+    if (examples && !sl_chat_has_tokens(&chat, s->tokenizer))
+        sl_log_write(data->log, SL_LOG_WARNING,
+                     "%s is no token of this tokenizer: the frames of template %s are plain text, "
+                     "which messages can imitate",
+                     sl_chat_end(&chat), sl_chat_format_name(chat.format));
     sl_log_write(data->log, SL_LOG_INFO,
                  "data: %llu tokens, %llu sequences of %u, %llu held out for evaluation",
                  (unsigned long long)sl_dataset_tokens(s->dataset),

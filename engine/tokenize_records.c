@@ -95,8 +95,30 @@ static int add_message(struct record *record, enum sl_chat_role role, const char
 {
     if (record->count == MESSAGES_MAX)
         return refuse(record, "over 4096 messages");
-    record->messages[record->count++] = (struct sl_chat_message){role, text, bytes};
+    record->messages[record->count++] =
+        (struct sl_chat_message){.role = role, .text = text, .bytes = bytes};
     return 0;
+}
+
+/* A message of two texts with something between them. */
+static int add_joined(struct record *record, enum sl_chat_role role, const char *before,
+                      json_t *first, const char *between, json_t *second)
+{
+    struct sl_text joined = {0};
+    int code = tokenizer_text_append(&joined, before, strlen(before));
+    if (!code)
+        code = tokenizer_text_append(&joined, json_string_value(first), json_string_length(first));
+    if (!code)
+        code = tokenizer_text_append(&joined, between, strlen(between));
+    if (!code)
+        code =
+            tokenizer_text_append(&joined, json_string_value(second), json_string_length(second));
+    if (code || record->owned_count == MESSAGES_MAX) {
+        sl_text_finish(&joined);
+        return code ? code : refuse(record, "over 4096 messages");
+    }
+    record->owned[record->owned_count++] = joined.data;
+    return add_message(record, role, joined.data ? joined.data : "", joined.bytes);
 }
 
 static int add_string(struct record *record, enum sl_chat_role role, json_t *text, const char *key)
@@ -160,30 +182,69 @@ static int add_parts(struct record *record, enum sl_chat_role role, json_t *part
     return code;
 }
 
+static bool has_text(json_t *value)
+{
+    return json_is_string(value) && json_string_length(value) > 0;
+}
+
+/* Keys that would change what is said, and cannot be left out in silence. */
+static int refuse_unknown(struct record *record, json_t *object)
+{
+    static const char *const keys[] = {"tools",  "tool_calls", "functions", "function_call",
+                                       "images", "audios",     "videos"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        json_t *value = json_object_get(object, keys[i]);
+        bool empty = !value || json_is_null(value) ||
+                     (json_is_array(value) && json_array_size(value) == 0) ||
+                     (json_is_string(value) && json_string_length(value) == 0);
+        if (!empty)
+            return sl_error_set(record->error, SL_DOMAIN_INPUT, -ENOTSUP,
+                                "\"%s\" is not supported: write calls of tools into the text, or "
+                                "leave the record out",
+                                keys[i]);
+    }
+    return 0;
+}
+
+static int read_turn(struct record *record, json_t *turn, const char *who, const char *what)
+{
+    enum sl_chat_role role = SL_CHAT_USER;
+    json_t *content = json_object_get(turn, what), *weight = json_object_get(turn, "weight");
+    json_t *thoughts = json_object_get(turn, "reasoning_content");
+    int code = role_of(record, json_object_get(turn, who), &role);
+    if (!code)
+        code = refuse_unknown(record, turn);
+    if (code)
+        return code;
+    if (weight && !json_is_number(weight))
+        return refuse(record, "\"weight\" is no number");
+    if (has_text(thoughts) && !record->source->chat.think_block)
+        return sl_error_set(record->error, SL_DOMAIN_INPUT, -ENOTSUP,
+                            "message %zu: template %s has no place for reasoning_content",
+                            record->count + 1, sl_chat_format_name(record->source->chat.format));
+    if (has_text(thoughts) && json_is_string(content))
+        code = add_joined(record, role, "<think>\n", thoughts, "\n</think>\n\n", content);
+    else if (json_is_array(content))
+        code = add_parts(record, role, content);
+    else
+        code = add_string(record, role, content, what);
+    if (!code && weight)
+        record->messages[record->count - 1].untrained = json_number_value(weight) == 0;
+    return code;
+}
+
 static int read_turns(struct record *record, json_t *turns, const char *who, const char *what)
 {
     size_t index;
     json_t *turn;
     if (!json_is_array(turns))
         return refuse(record, "the conversation is no array");
+    int code = refuse_unknown(record, record->object);
     json_array_foreach(turns, index, turn)
     {
-        enum sl_chat_role role = SL_CHAT_USER;
-        json_t *content = json_object_get(turn, what);
-        int code = role_of(record, json_object_get(turn, who), &role);
-        if (!code && json_is_array(content))
-            code = add_parts(record, role, content);
-        else if (!code)
-            code = add_string(record, role, content, what);
-        if (code)
-            return code;
+        code = code ? code : read_turn(record, turn, who, what);
     }
-    return 0;
-}
-
-static bool has_text(json_t *value)
-{
-    return json_is_string(value) && json_string_length(value) > 0;
+    return code;
 }
 
 static int read_alpaca(struct record *record)
@@ -207,13 +268,7 @@ static int read_alpaca(struct record *record)
     if (has_text(input)) {
         const char *between =
             record->source->chat.format == SL_CHAT_ALPACA ? "\n\n### Input:\n" : "\n";
-        char *joined = NULL;
-        int bytes = asprintf(&joined, "%s%s%s", json_string_value(instruction), between,
-                             json_string_value(input));
-        if (bytes < 0)
-            return refuse(record, "no memory for it");
-        record->owned[record->owned_count++] = joined;
-        code = add_message(record, SL_CHAT_USER, joined, (size_t)bytes);
+        code = add_joined(record, SL_CHAT_USER, "", instruction, between, input);
     } else {
         code = add_string(record, SL_CHAT_USER, instruction, "instruction");
     }
@@ -281,8 +336,9 @@ static int encode_completion(struct record *record)
     json_t *completion = json_object_get(record->object, "completion");
     if (!json_is_string(prompt) || !json_is_string(completion))
         return refuse(record, "\"prompt\" and \"completion\" are not both strings");
-    struct sl_chat_message messages[] = {
-        {SL_CHAT_ASSISTANT, json_string_value(completion), json_string_length(completion)}};
+    struct sl_chat_message messages[] = {{.role = SL_CHAT_ASSISTANT,
+                                          .text = json_string_value(completion),
+                                          .bytes = json_string_length(completion)}};
     struct sl_chat plain = {.format = SL_CHAT_PLAIN};
     sl_chat_rendering_clear(&piece->render);
     int code = tokenizer_text_append(&piece->render.text, json_string_value(prompt),

@@ -80,10 +80,10 @@ static void formats_write_what_the_templates_write(void **state)
 }
 
 static const struct sl_chat_message turns[] = {
-    {SL_CHAT_USER, "the question", 12},
-    {SL_CHAT_ASSISTANT, "an answer", 9},
-    {SL_CHAT_USER, "again", 5},
-    {SL_CHAT_ASSISTANT, "no\n\n more", 9},
+    {.role = SL_CHAT_USER, .text = "the question", .bytes = 12},
+    {.role = SL_CHAT_ASSISTANT, .text = "an answer", .bytes = 9},
+    {.role = SL_CHAT_USER, .text = "again", .bytes = 5},
+    {.role = SL_CHAT_ASSISTANT, .text = "no\n\n more", .bytes = 9},
 };
 
 /* For every format and kind of tokenizer: the ids are those of the whole text, and the trained ones
@@ -149,7 +149,8 @@ static void encode_question(const struct sl_chat *chat, const struct sl_tokenize
                             const char *question, bool allow, struct sl_ids *ids,
                             struct sl_text *answers)
 {
-    struct sl_chat_message messages[] = {{SL_CHAT_USER, question, strlen(question)}, turns[1]};
+    struct sl_chat_message messages[] = {
+        {.role = SL_CHAT_USER, .text = question, .bytes = strlen(question)}, turns[1]};
     struct sl_chat_rendering out = {0};
     struct sl_text trained = {0}, whole = {0};
     struct sl_encoder *encoder;
@@ -230,7 +231,8 @@ static void unknown_templates_and_roles_are_refused(void **state)
     assert_non_null(strstr(error.message, "llama3"));
     struct sl_tokenizer *tokenizer = open_kind("qwen");
     struct sl_chat_rendering out = {0};
-    struct sl_chat_message wrong[] = {turns[0], {SL_CHAT_SYSTEM, "late", 4}};
+    struct sl_chat_message wrong[] = {turns[0],
+                                      {.role = SL_CHAT_SYSTEM, .text = "late", .bytes = 4}};
     error = (struct sl_error){0};
     assert_int_equal(sl_chat_render(&chat, tokenizer, wrong, 2, false, &out, &error), -EINVAL);
     wrong[1].role = SL_CHAT_TOOL;

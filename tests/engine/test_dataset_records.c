@@ -118,6 +118,11 @@ static void every_form_of_record_trains_its_answers(void **state)
          "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
          "\"text\":\"p\"}]},{\"role\":\"assistant\",\"content\":\"q\"}]}",
          "q$"},
+        {"a.jsonl",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+         "\"content\":\"b\",\"weight\":0},{\"role\":\"user\",\"content\":\"c\"},"
+         "{\"role\":\"assistant\",\"content\":\"d\",\"weight\":1,\"tool_calls\":[]}]}",
+         "d$"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct sl_dataset *dataset = open_records(
@@ -129,6 +134,20 @@ static void every_form_of_record_trains_its_answers(void **state)
         assert_int_equal(batch.trained_tokens, strlen(cases[i].trained));
         sl_dataset_close(dataset);
     }
+}
+
+/* A NUL is text, wherever it stands. */
+static void nothing_is_cut_at_a_nul(void **state)
+{
+    (void)state;
+    struct sl_dataset *dataset = open_records(
+        "a.jsonl", "{\"instruction\":\"a\\u0000b\",\"input\":\"c\",\"output\":\"d\\u0000e\"}",
+        (struct sl_dataset_options){.chat_template = "plain", .train_on_prompt = true});
+    struct sl_dataset_state place = {0};
+    static const int32_t expected[] = {'a', 0, 'b', '\n', 'c', '\n', 'd', 0, 'e'};
+    sl_dataset_next(dataset, &place, 1, &batch);
+    assert_memory_equal(ids, expected, sizeof(expected));
+    sl_dataset_close(dataset);
 }
 
 static void prompts_are_trained_on_request(void **state)
@@ -369,6 +388,15 @@ static void errors_name_file_and_record(void **state)
         {"{\"messages\":[{\"role\":\"narrator\",\"content\":\"x\"}]}", "role \"narrator\""},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
          "content of type \"image_url\""},
+        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}",
+         "\"tool_calls\" is not supported"},
+        {"{\"tools\":[{}],\"messages\":[{\"role\":\"user\",\"content\":\"\"}]}",
+         "\"tools\" is not supported"},
+        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":"
+         "\"b\"}]}",
+         "template plain has no place for reasoning_content"},
+        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"weight\":\"b\"}]}",
+         "\"weight\" is no number"},
         {"{\"instruction\":\"x\"}", "record 1: \"output\" is no string"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -387,6 +415,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_of_record_trains_its_answers),
+        cmocka_unit_test(nothing_is_cut_at_a_nul),
         cmocka_unit_test(prompts_are_trained_on_request),
         cmocka_unit_test(text_records_are_documents_of_a_stream),
         cmocka_unit_test(examples_are_packed_whole),

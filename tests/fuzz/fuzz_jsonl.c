@@ -116,6 +116,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                      .train_on_prompt = data[0] & 2,
                                      .allow_special = data[0] & 4};
     source.chat.format = (enum sl_chat_format)(data[0] / 8 % SL_CHAT_FORMAT_COUNT);
+    /* Above the formats: their other versions. */
+    source.chat.think_block = source.chat.tight = source.chat.dated = source.chat.open_space =
+        source.chat.system_last = source.chat.answer_trim = data[0] / 8 >= SL_CHAT_FORMAT_COUNT;
     const char *text = (const char *)data + 1;
     struct token_piece whole = {0}, parts = {0};
     int code = encode_all(&source, encoders[use_bytes], text, size - 1, size, &whole);
