@@ -286,6 +286,9 @@ int sl_tokenize(const struct sl_tokenize_options *options, struct sl_tokenize_re
     }
     if (!code)
         code = finish(&writer, error);
+    /* Without a state nothing can go on from what was written. */
+    if (code && writer.fd >= 0 && access(writer.state, F_OK) != 0)
+        unlink(writer.partial);
     result->tokens = writer.count;
     result->bytes_read = position.bytes_done;
     result->bytes_written = writer.header_bytes + writer.count * writer.id_bytes;
