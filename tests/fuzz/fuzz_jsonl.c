@@ -11,6 +11,7 @@
 #include "engine/tokenize_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
 
 /* Letters, and the frame of chatml. */
 static const char small[] =
@@ -38,6 +39,14 @@ static void prepare(void)
     if (!code)
         code = sl_encoder_create(&encoders[1], bytes_only, &error);
     assert(code == 0);
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    prepare();
+    return 0;
 }
 
 static void finish(struct token_piece *piece)

@@ -9,6 +9,16 @@
 #include "engine/tokenizer_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+
+/* The table of Unicode is made once: not within the time of an input. */
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    unicode_table();
+    return 0;
+}
 
 static const char sample[] = "The quick  brown\tfox's 1234567 jumps!\r\n\n caf\xc3\xa9 "
                              "e\xcc\x81 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\x98\x80 \xff\xc3 "
