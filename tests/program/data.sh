@@ -7,7 +7,7 @@
 # 2. train reads the .bin, and a record file whose first example it shows with its mask.
 # 3. generate --chat: one message, and a conversation from standard input.
 set -u
-program=$1
+program=$(realpath "$1")
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
