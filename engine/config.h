@@ -145,7 +145,8 @@ struct sl_config_inputs {
     const char *const *sets; /* "key=value", in order; a later one wins */
     size_t set_count;
     struct sl_config_model_facts model;
-    bool check_paths; /* NVMe folders must exist and be writable */
+    bool check_paths;      /* NVMe folders must exist and be writable */
+    const char *precision; /* the default of train.precision without a file; NULL: bf16 */
 };
 
 /* Tell a configuration how many updates the run makes, where that was not known at loading (it

@@ -77,6 +77,11 @@ static enum sl_dtype choose_precision(struct sl_config_context *context, enum an
                                 "precision that the file names");
         return SL_F16;
     }
+    if (!context->has_file && context->inputs->precision) {
+        enum sl_dtype wanted = named_precision(context->inputs->precision);
+        sl_config_note(context, "precision: %s, the type of the weights", precision_text(wanted));
+        return wanted;
+    }
     if (!context->has_file) {
         sl_config_note(context, "precision: bf16, the default without a --config");
         return SL_BF16;

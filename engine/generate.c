@@ -338,7 +338,7 @@ int sl_generate(const struct sl_generate_options *options, struct sl_generate_re
         .device = options->device,
         .log = options->log,
     };
-    int result = sl_session_open(&g->session, &run, error);
+    int result = sl_session_open_weights(&g->session, &run, error);
     if (!result)
         result = options->chat ? generator_chat(g, error) : generate(g, error);
     sl_engine_finish(&g->engine);

@@ -20,7 +20,7 @@ struct sl_generate_options {
     double top_p;        /* 1: all; else the smallest set of tokens with this probability */
     uint64_t seed;
     const char *device;      /* NULL: auto */
-    const char *const *sets; /* placement.weights, nvme.path, memory.*, threads */
+    const char *const *sets; /* placement.weights, train.precision, memory.*, ... */
     size_t set_count;
     /* Chat: the prompt and what `message` gives are turns of a conversation. */
     bool chat;

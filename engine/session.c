@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/size.h"
 #include "engine/chat.h"
+#include "engine/weights.h"
 #include "offload/workers.h"
 
 #define SEQUENCE_DEFAULT 1024u
@@ -265,11 +266,37 @@ _Static_assert((int)SL_CONFIG_KIND_COUNT == (int)SL_PLACED_COUNT &&
                    (int)SL_CONFIG_NVME == (int)SL_TIER_NVME,
                "the configuration and the plan name kinds and tiers in the same order");
 
-static int open_session(struct sl_session *s, const struct sl_run_options *o, bool check_paths,
+/* The type of most elements: norms may be kept in another. */
+static int weights_precision(const struct sl_session *s, const char **name, struct sl_error *error)
+{
+    static const char *const names[] = {[SL_F32] = "fp32", [SL_BF16] = "bf16", [SL_F16] = "fp16"};
+    struct sl_weights *weights;
+    uint64_t elements[3] = {0};
+    int result = sl_weights_open(&weights, s->model_path, &s->model, error);
+    if (result)
+        return result;
+    for (size_t i = 0; i < s->model.param_count; i++)
+        elements[sl_weights_dtype(weights, i)] +=
+            s->model.params[i].rows * s->model.params[i].columns;
+    sl_weights_close(weights);
+    enum sl_dtype most = SL_F32;
+    for (enum sl_dtype t = SL_BF16; t <= SL_F16; t++)
+        if (elements[t] > elements[most])
+            most = t;
+    *name = names[most];
+    return 0;
+}
+
+enum purpose { TO_RUN, TO_SIMULATE, TO_READ_WEIGHTS };
+
+static int open_session(struct sl_session *s, const struct sl_run_options *o, enum purpose purpose,
                         struct sl_error *error)
 {
+    const char *precision = NULL;
     *s = (struct sl_session){0};
     int result = open_model(s, o->model, error);
+    if (!result && purpose == TO_READ_WEIGHTS && s->model_has_weights)
+        result = weights_precision(s, &precision, error);
     if (!result) {
         struct sl_config_inputs inputs = {
             .path = o->config,
@@ -277,7 +304,8 @@ static int open_session(struct sl_session *s, const struct sl_run_options *o, bo
             .set_count = o->set_count,
             .model = {s->model.hidden, s->model.layers, s->model.param_elements,
                       s->model.positions_max},
-            .check_paths = check_paths,
+            .check_paths = purpose != TO_SIMULATE,
+            .precision = precision,
         };
         result = sl_config_load(&s->config, &inputs, &s->report, error);
     }
@@ -299,13 +327,19 @@ static int open_session(struct sl_session *s, const struct sl_run_options *o, bo
 
 int sl_session_open(struct sl_session *s, const struct sl_run_options *o, struct sl_error *error)
 {
-    return open_session(s, o, true, error);
+    return open_session(s, o, TO_RUN, error);
 }
 
 int sl_session_open_elsewhere(struct sl_session *s, const struct sl_run_options *o,
                               struct sl_error *error)
 {
-    return open_session(s, o, false, error);
+    return open_session(s, o, TO_SIMULATE, error);
+}
+
+int sl_session_open_weights(struct sl_session *s, const struct sl_run_options *o,
+                            struct sl_error *error)
+{
+    return open_session(s, o, TO_READ_WEIGHTS, error);
 }
 
 void sl_session_close(struct sl_session *s)

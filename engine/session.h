@@ -35,6 +35,10 @@ int sl_session_open(struct sl_session *session, const struct sl_run_options *opt
 /* The same for a simulation: NVMe folders need not exist here. */
 int sl_session_open_elsewhere(struct sl_session *session, const struct sl_run_options *options,
                               struct sl_error *error);
+/* The same for reading weights as they are: train.precision is by default the type in which the
+ * folder holds them. */
+int sl_session_open_weights(struct sl_session *session, const struct sl_run_options *options,
+                            struct sl_error *error);
 void sl_session_close(struct sl_session *session); /* a zeroed one is allowed */
 
 #endif

@@ -25,7 +25,8 @@ static const char usage[] =
     "  --context      tokens that a conversation may hold (default 4096)\n"
     "  --temperature  0: always the most probable token (default 0.8)\n"
     "  --top-p        sample from the most probable tokens that make up P (default 1)\n"
-    "  --set          placement.weights=nvme nvme.path=DIR, memory.host=..., threads=...\n"
+    "  --set          placement.weights=nvme nvme.path=DIR, memory.host=..., threads=...,\n"
+    "                 train.precision=bf16 (by default the type of the folder's weights)\n"
     "  --logits       write the prompt's ids and logits as safetensors (tests/parity/export.py)\n"
     "  --stats        tokens per second, to standard error\n";
 
