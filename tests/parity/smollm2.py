@@ -187,8 +187,8 @@ def check(folder, program, tolerance):
 
     worst, positions = 0.0, 0
     with tempfile.TemporaryDirectory() as scratch:
-        path = os.path.join(scratch, "logits.safetensors")
-        for text in TEXTS:
+        for i, text in enumerate(TEXTS):
+            path = os.path.join(scratch, f"{i}.safetensors")
             run(program, folder, "--prompt", text, "--max-tokens", "1", "--logits", path)
             given = load_file(path)
             ids = tokenizer(text, return_tensors="pt")["input_ids"]
