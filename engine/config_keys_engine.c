@@ -2,6 +2,8 @@
 /* Sluice's own keys: where state lies and how the plan is made. All are bit-neutral unless they
  * say otherwise. */
 #include "engine/config_keys_rows.h"
+#include "nvme/swap.h"
+#include "offload/topology.h"
 
 #define TIERS "auto|device|host|nvme"
 #define FRACTION(kind, tier)                                                                       \
@@ -30,13 +32,13 @@ static const struct sl_key engine_keys[] = {
     HONORED("nvme.block_size", SL_KEY_SIZE, "chosen", "bytes of one I/O; as aio.block_size",
             .flags = SL_KEY_OWN, .max = 1 << 30),
     HONORED("nvme.queue_depth", SL_KEY_COUNT, "chosen", "I/Os in flight; as aio.queue_depth",
-            .flags = SL_KEY_OWN, .max = 65536),
+            .flags = SL_KEY_OWN, .max = SL_SWAP_DEPTH_MAX),
     HONORED("nvme.backend", SL_KEY_CHOICE, "auto", "how files are read and written",
             .flags = SL_KEY_OWN, .choices = "auto|uring|threads"),
     HONORED("nvme.checksums", SL_KEY_BOOL, "true", "verify every block that is read back",
             .flags = SL_KEY_OWN),
     HONORED("threads", SL_KEY_COUNT, "0", "host workers; 0: one for each core", .flags = SL_KEY_OWN,
-            .max = 4096),
+            .max = SL_TOPOLOGY_CORES_MAX),
     HONORED("schedule.order", SL_KEY_CHOICE, "auto",
             "several micro-batches: all through a layer, or each through all layers",
             .flags = SL_KEY_OWN, .choices = "auto|layer-major|batch-major"),

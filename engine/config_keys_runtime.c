@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/config_keys_rows.h"
+#include "nvme/swap.h"
 
 static const struct sl_key precision_keys[] = {
     HONORED("fp16.enabled", SL_KEY_BOOL, "false", "fp16 training with an fp32 master",
@@ -54,7 +55,7 @@ static const struct sl_key runtime_keys[] = {
     HONORED("aio.block_size", SL_KEY_SIZE, "chosen (DeepSpeed: 1048576)", "bytes of one I/O",
             .min = 4096, .max = 1 << 30),
     HONORED("aio.queue_depth", SL_KEY_COUNT, "chosen (DeepSpeed: 8)", "I/Os in flight", .min = 1,
-            .max = 65536),
+            .max = SL_SWAP_DEPTH_MAX),
     HONORED("aio.intra_op_parallelism", SL_KEY_COUNT, "chosen (DeepSpeed: 1)",
             "threads that share a request where io_uring is not allowed; with io_uring the queue "
             "depth does this",

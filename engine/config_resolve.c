@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The least normal fp16 number: with a smaller scale hardly a gradient is above 0. */
+#define STATIC_SCALE_MIN 0x1p-14
+
 /* The number of a DeepSpeed key that one of the trainer's own keys supplies: given, else own.
  * Both given and different is a contradiction. False: neither is there. */
 static bool supply(struct sl_config_context *context, const char *path, const char *own_path,
@@ -135,6 +138,11 @@ static void resolve_scaler(struct sl_config_context *context)
         return;
     }
     double fixed = sl_value_number(context, keys[0], 0);
+    if (fixed > 0 && fixed < STATIC_SCALE_MIN)
+        sl_config_problem(context,
+                          "%s: fp16.loss_scale %g is below %g, under which fp16 gradients vanish; "
+                          "write 0 (dynamic) or at least 1",
+                          sl_value(context, keys[0])->source, fixed, STATIC_SCALE_MIN);
     scaler->dynamic = fixed == 0;
     scaler->initial = fixed != 0 ? fixed : exp2(sl_value_number(context, keys[1], 16));
     scaler->window = (uint64_t)sl_value_number(context, keys[2], 1000);

@@ -104,11 +104,11 @@ static void describe(const struct sl_key *key, char *text, size_t bytes)
     int used = snprintf(text, bytes, "%s", sl_key_type_name(key));
     if (key->type == SL_KEY_BOOL || key->type == SL_KEY_STRING || key->type == SL_KEY_WORDS)
         return;
-    if (key->max > 0 && key->max < 1e29)
-        snprintf(text + used, bytes - (size_t)used, " from %s to %s", sl_number_text(key->min, low),
-                 sl_number_text(key->max, high));
-    else if (key->min >= 0 && key->type != SL_KEY_NUMBER)
-        snprintf(text + used, bytes - (size_t)used, " from %s", sl_number_text(key->min, low));
+    if (key->type == SL_KEY_NUMBER && key->min == 0 && key->max == 0)
+        return;
+    double max = key->max > 0 ? key->max : EXACT_MAX;
+    snprintf(text + used, bytes - (size_t)used, " from %s to %s", sl_number_text(key->min, low),
+             sl_number_text(max, high));
 }
 
 /* Numbers of every kind; false: not in range or not whole. */

@@ -219,8 +219,13 @@ int dataset_read(struct sl_dataset *dataset, const struct sl_dataset_options *op
                  struct sl_error *error)
 {
     size_t bins = 0;
-    for (size_t i = 0; i < options->file_count; i++)
+    for (size_t i = 0; i < options->file_count; i++) {
+        uint64_t bytes;
+        int code = tokenize_check_file(options->files[i], &bytes, error);
+        if (code)
+            return code;
         bins += tokenize_is_bin(options->files[i]);
+    }
     if (bins && bins < options->file_count)
         return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
                             "%zu of %zu files are .bin: give either .bin files or texts, not both",

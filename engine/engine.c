@@ -11,6 +11,7 @@
 #include "engine/process_memory.h"
 #include "engine/state.h"
 #include "kernels/cpu/isa.h"
+#include "offload/cgroup.h"
 #include "offload/topology.h"
 
 /* Left to the rest of the machine where the user gives no budget. */
@@ -226,10 +227,34 @@ static void fill_rope(struct sl_engine *engine)
     free(table);
 }
 
+int sl_engine_check_room(const struct sl_engine *engine, struct sl_error *error)
+{
+    uint64_t total[SL_TIER_COUNT], in_machine, free_now;
+    totals(engine, total);
+    sl_meminfo_read(&in_machine, &free_now, NULL);
+    struct sl_cgroup_limits limits;
+    sl_cgroup_read(&limits, NULL);
+    bool group = limits.memory_available_bytes < free_now;
+    if (group)
+        free_now = limits.memory_available_bytes;
+    uint64_t resident = sl_process_resident_bytes();
+    uint64_t more = total[SL_TIER_HOST] > resident ? total[SL_TIER_HOST] - resident : 0;
+    if (in_machine == 0 || more <= free_now)
+        return 0;
+    char need[SL_SIZE_TEXT_BYTES], have[SL_SIZE_TEXT_BYTES];
+    return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM,
+                        "memory.host: the run takes %s but %s has %s free; end other programs, "
+                        "lower memory.host, or move more to NVMe (nvme.path, placement.*.nvme)",
+                        sl_size_format(total[SL_TIER_HOST], need),
+                        group ? "this control group" : "this machine",
+                        sl_size_format(free_now, have));
+}
+
 int sl_engine_start(struct sl_engine *engine, struct sl_error *error)
 {
-    int result = 0;
-    if (engine->options.swap.bytes_total) {
+    /* Arenas are mapped without a reservation: what the machine lacks would be the OOM killer's. */
+    int result = sl_engine_check_room(engine, error);
+    if (!result && engine->options.swap.bytes_total) {
         engine->options.swap.log = engine->options.log;
         result = sl_swap_create(&engine->swap, &engine->options.swap, error);
     }

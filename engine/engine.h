@@ -62,6 +62,11 @@ struct sl_memory_line {
 int sl_engine_plan(struct sl_engine *engine, const struct sl_engine_options *options,
                    struct sl_error *error);
 
+/* Whether the host memory of a planned engine is free on this machine now (MemAvailable, control
+ * group). A budget that was given is not a promise that it is there.
+ * Errors   -ENOMEM: needed, free, remedy */
+int sl_engine_check_room(const struct sl_engine *engine, struct sl_error *error);
+
 /* Make arenas, swap space and executor for a planned engine. On failure the engine is finished. */
 int sl_engine_start(struct sl_engine *engine, struct sl_error *error);
 

@@ -56,7 +56,13 @@ int sl_model_check_training(const struct sl_model *model, struct sl_error *error
                             "run, and dropout is not supported; set the *dropout or *_pdrop keys "
                             "of the folder's config.json to 0 to train without",
                             (double)model->dropout);
-    return 0;
+    for (size_t i = 0; i < model->param_count; i++)
+        if (!model->params[i].frozen)
+            return 0;
+    return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                        "train.frozen freezes all %zu parameters: there is nothing to train; give "
+                        "narrower patterns",
+                        model->param_count);
 }
 
 /* Keys that a query sees on average over a causal sequence, with a window or 0. */

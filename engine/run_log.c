@@ -51,7 +51,8 @@ int sl_run_log_begin(struct sl_run_log *log, uint64_t step, struct sl_error *err
     rewind(log->file);
     while (step > 0 && getline(&line, &capacity, log->file) > 0) {
         unsigned long long at;
-        if (sscanf(line, "{\"step\": %llu", &at) != 1 || at > step)
+        bool whole = line[strlen(line) - 1] == '\n'; /* a kill may have cut the last one */
+        if (!whole || sscanf(line, "{\"step\": %llu", &at) != 1 || at > step)
             break;
         keep = ftell(log->file);
     }

@@ -28,6 +28,10 @@ int sl_plan_run(const struct sl_run_options *options, bool json, char **text,
     if (result)
         return result;
     result = sl_engine_plan(&engine, &session.engine, error);
+    struct sl_error room = {0};
+    if (!result && sl_engine_check_room(&engine, &room))
+        sl_log_write(options->log, SL_LOG_WARNING, "as this machine is now, a run is refused: %s",
+                     room.message);
     if (!result) {
         *text = json ? sl_plan_json(&engine, &session) : sl_plan_text(&engine, &session);
         if (!*text)

@@ -57,6 +57,9 @@ struct token_piece {
 bool tokenize_is_json(const char *path); /* .json, .jsonl, .ndjson */
 bool tokenize_is_bin(const char *path);
 
+/* Refuse what is no regular file, before an open could wait for a pipe's writer; its size. */
+int tokenize_check_file(const char *path, uint64_t *bytes, struct sl_error *error);
+
 /* Read, encode and hand over from `position` to the end. Errors name file, record and key. */
 int tokenize_run(struct tokenize_source *source, struct token_sink *sink,
                  struct tokenize_position *position, struct sl_error *error);

@@ -56,6 +56,23 @@ bool tokenize_is_bin(const char *path)
     return has_suffix(path, ".bin");
 }
 
+int tokenize_check_file(const char *path, uint64_t *bytes, struct sl_error *error)
+{
+    struct stat status;
+    if (stat(path, &status))
+        return sl_error_set(error, SL_DOMAIN_INPUT, -errno, "%s: %s", path, strerror(errno));
+    if (S_ISDIR(status.st_mode))
+        return sl_error_set(error, SL_DOMAIN_INPUT, -EISDIR,
+                            "%s: a folder; name its files one by one", path);
+    if (!S_ISREG(status.st_mode))
+        return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                            "%s: a pipe or a device, but data is read more than once; write it to "
+                            "a file first",
+                            path);
+    *bytes = (uint64_t)status.st_size;
+    return 0;
+}
+
 /* Where a piece of text may end. A byte text may end anywhere but inside <|endoftext|>. */
 static size_t text_cut(const struct sl_tokenizer *tokenizer, const char *text, size_t bytes)
 {
@@ -303,14 +320,11 @@ static int prepare(struct pipeline *pipeline, struct sl_error *error)
             return code;
     }
     for (size_t i = 0; i < source->file_count; i++) {
-        struct stat status;
-        if (stat(source->files[i], &status))
-            return sl_error_set(error, SL_DOMAIN_INPUT, -errno, "%s: %s", source->files[i],
-                                strerror(errno));
-        if (S_ISDIR(status.st_mode))
-            return sl_error_set(error, SL_DOMAIN_INPUT, -EISDIR,
-                                "%s: a folder; name its files one by one", source->files[i]);
-        pipeline->bytes_total += (uint64_t)status.st_size;
+        uint64_t bytes;
+        int code = tokenize_check_file(source->files[i], &bytes, error);
+        if (code)
+            return code;
+        pipeline->bytes_total += bytes;
     }
     return 0;
 }

@@ -22,6 +22,7 @@
 #include "base/size.h"
 #include "engine/plan_text.h"
 #include "engine/process_memory.h"
+#include "engine/run_folder.h"
 #include "engine/run_log.h"
 #include "engine/run_profile.h"
 #include "engine/state.h"
@@ -35,6 +36,8 @@ struct trainer {
     const struct sl_train_options *o;
     struct sl_session session;
     struct sl_engine engine;
+    struct sl_run_folder folder;
+    struct sl_checkpoint from; /* --resume: what is gone on from */
     struct sl_run_log *log;
     struct sl_step_context contexts[CONTEXTS];
     int32_t *rows[CONTEXTS];      /* ids, targets, positions, first */
@@ -109,13 +112,6 @@ static struct sl_dataset_batch batch_of(struct trainer *t, int slot)
         .ids = at, .targets = at + rows, .positions = at + 2 * rows, .first = at + 3 * rows};
 }
 
-static int make_folder(const char *path, struct sl_error *error)
-{
-    if (mkdir(path, 0777) == 0 || errno == EEXIST)
-        return 0;
-    return sl_error_set(error, SL_DOMAIN_INPUT, -errno, "--out %s: %s", path, strerror(errno));
-}
-
 static int check_resume(const struct trainer *t, const char *path, const struct sl_checkpoint *c,
                         struct sl_error *error)
 {
@@ -133,6 +129,7 @@ static int check_resume(const struct trainer *t, const char *path, const struct 
         {"tiling.table_bytes", c->tile_bytes, o->tile_bytes},
         {"schedule.delayed_update", c->delayed_update, o->delayed_update},
         {"parameters", c->param_elements, o->model->param_elements},
+        {"train.seed", c->seed, t->session.config.seed},
         {"data", c->data_fingerprint, sl_dataset_fingerprint(t->session.dataset)},
     };
     for (size_t i = 0; i < sizeof(numeric) / sizeof(numeric[0]); i++)
@@ -154,26 +151,31 @@ static int check_resume(const struct trainer *t, const char *path, const struct 
     return 0;
 }
 
-static int resume(struct trainer *t, struct sl_error *error)
+/* Before arenas and swap space: a resume that is refused costs nothing. */
+static int find_resume(struct trainer *t, struct sl_error *error)
 {
-    struct sl_checkpoint c;
     int result = sl_checkpoint_latest(t->o->out, t->last, error);
     if (!result)
-        result = sl_checkpoint_read(t->last, &c, error);
+        result = sl_checkpoint_read(t->last, &t->from, error);
     if (!result)
-        result = check_resume(t, t->last, &c, error);
+        result = check_resume(t, t->last, &t->from, error);
+    return result;
+}
+
+static int resume(struct trainer *t, struct sl_error *error)
+{
+    struct sl_checkpoint *c = &t->from;
+    int result = sl_loss_scaler_load(&t->scaler, c->scaler, error);
     if (!result)
-        result = sl_loss_scaler_load(&t->scaler, c.scaler, error);
-    if (!result)
-        result = sl_checkpoint_load(&t->engine, t->last, &c, error);
+        result = sl_checkpoint_load(&t->engine, t->last, c, error);
     if (result)
         return result;
-    t->step = t->submitted = c.step;
-    t->applied = c.updates;
-    t->data = c.data;
-    t->best_loss = c.best_loss;
+    t->step = t->submitted = c->step;
+    t->applied = c->updates;
+    t->data = c->data;
+    t->best_loss = c->best_loss;
     sl_log_write(t->o->run.log, SL_LOG_INFO, "resumed from %s at step %llu", t->last,
-                 (unsigned long long)c.step);
+                 (unsigned long long)c->step);
     return 0;
 }
 
@@ -470,7 +472,9 @@ static int show_example(struct trainer *t, struct sl_error *error)
 static int start(struct trainer *t, struct sl_error *error)
 {
     const struct sl_train_options *o = t->o;
-    int result = open_session(t, error);
+    int result = sl_run_folder_open(&t->folder, o->out, o->resume, o->run.log, error);
+    if (!result)
+        result = open_session(t, error);
     if (result)
         return result;
     if (!t->session.dataset)
@@ -483,16 +487,16 @@ static int start(struct trainer *t, struct sl_error *error)
         result = sl_engine_plan(&t->engine, &t->session.engine, error);
     if (!result && o->planned)
         result = show_plan(t, error);
-    if (!result)
-        result = make_folder(o->out, error);
-    if (!result)
-        result = sl_run_log_open(&t->log, o->out, &t->session.config, error);
+    if (!result && o->resume)
+        result = find_resume(t, error);
     if (!result)
         result = make_contexts(t, error);
     if (!result)
         result = sl_engine_start(&t->engine, error);
     if (!result)
         result = load_state(t, error);
+    if (!result)
+        result = sl_run_log_open(&t->log, o->out, &t->session.config, error);
     if (!result)
         result = sl_run_log_begin(t->log, t->step, error);
     if (!result && o->example && !o->resume)
@@ -516,6 +520,7 @@ int sl_train(const struct sl_train_options *options, struct sl_train_result *res
         fill_result(t, result_out);
     sl_engine_finish(&t->engine);
     sl_run_log_close(t->log);
+    sl_run_folder_close(&t->folder);
     for (int i = 0; i < CONTEXTS; i++)
         free(t->rows[i]);
     sl_session_close(&t->session);

@@ -22,7 +22,6 @@
 #define DEFAULT_STALL_NS (60 * (uint64_t)1000000000u)
 #define PREWRITE_BYTES ((uint64_t)32 << 20)
 #define BLOCK_BYTES_MAX ((size_t)1 << 28)
-#define DEPTH_MAX 16384u
 
 static void fill_defaults(struct sl_swap_options *options)
 {
@@ -55,7 +54,7 @@ static int check_options(const struct sl_swap_options *options, struct sl_error 
         problem = "the block size must be at most 256 MiB";
     else if (options->bytes_total % options->sum_unit_bytes)
         problem = "its size must be a multiple of the sum's unit";
-    else if (options->queue_depth > DEPTH_MAX)
+    else if (options->queue_depth > SL_SWAP_DEPTH_MAX)
         problem = "the queue depth must be at most 16384";
     else if (options->hash_threads > SWAP_HASH_THREADS_MAX)
         problem = "there may be at most 16 threads for sums";

@@ -17,6 +17,7 @@
 
 #define SL_SWAP_ALIGNMENT 4096u /* offsets, sizes and buffers are multiples of this */
 #define SL_SWAP_PATHS_MAX 16
+#define SL_SWAP_DEPTH_MAX 16384u /* I/Os in flight */
 
 enum sl_swap_backend { SL_SWAP_AUTO, SL_SWAP_URING, SL_SWAP_THREADS, SL_SWAP_FAULTY };
 

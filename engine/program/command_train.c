@@ -22,11 +22,19 @@ static const char usage[] =
     "  --resume   go on from the last checkpoint in --out\n"
     "  --trace    write the lanes' operations for Perfetto\n"
     "\n"
-    "Ctrl-C finishes the step and saves; a second one stops at once.\n";
+    "Ctrl-C finishes the step and saves; a second one stops at once. A closed terminal or pipe\n"
+    "does what Ctrl-C does.\n";
 
 enum { LANE_COMPUTE = 0, LANE_CPU = 3 }; /* their bytes are memory traffic, not moves */
 
 static volatile sig_atomic_t stop;
+
+/* The terminal or the reader of a pipe is gone: save and end, and write no more about it. */
+static void on_hangup(int number)
+{
+    (void)number;
+    stop = 1;
+}
 
 static void on_interrupt(int number)
 {
@@ -61,11 +69,16 @@ static void print_result(const struct sl_train_result *r)
     char peak[SL_SIZE_TEXT_BYTES], planned[SL_SIZE_TEXT_BYTES], bytes[SL_SIZE_TEXT_BYTES];
     printf("host memory: %s at its peak, %s planned\n", sl_size_format(r->peak_bytes, peak),
            sl_size_format(r->planned_bytes, planned));
-    printf("moved:");
-    for (int lane = 0; lane < SL_LANES; lane++)
-        if (r->lane_bytes[lane] && lane != LANE_COMPUTE && lane != LANE_CPU)
-            printf(" %s %s", sl_lane_text(lane), sl_size_format(r->lane_bytes[lane], bytes));
-    printf("\ncheckpoint: %s\n", r->checkpoint);
+    const char *before = "moved: ";
+    for (int lane = 0; lane < SL_LANES; lane++) {
+        if (!r->lane_bytes[lane] || lane == LANE_COMPUTE || lane == LANE_CPU)
+            continue;
+        printf("%s%s %s", before, sl_lane_text(lane), sl_size_format(r->lane_bytes[lane], bytes));
+        before = " ";
+    }
+    if (before[0] == ' ')
+        printf("\n");
+    printf("checkpoint: %s\n", r->checkpoint);
 }
 
 int command_train(int argc, char **argv)
@@ -78,9 +91,13 @@ int command_train(int argc, char **argv)
         fprintf(stderr, "sluice: train needs --model, --data and --out\n%s", usage);
         return EXIT_WRONG_INPUT;
     }
-    struct sigaction action = {.sa_handler = on_interrupt};
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction hangup = {.sa_handler = on_hangup, .sa_flags = SA_RESTART}, before;
+    sigaction(SIGPIPE, &hangup, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup */
+        sigaction(SIGHUP, &hangup, NULL);
     struct progress_line line = {.terminal = isatty(STDOUT_FILENO)};
     struct sl_train_options options = {
         .run = library_options(&o),

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/program/program.h"
 
@@ -28,23 +31,46 @@ static void print_help(FILE *file)
     fprintf(file, "\nsluice COMMAND --help describes the options of a command.\n");
 }
 
+/* A descriptor 0 to 2 that is closed would be given to the next file opened, a checkpoint say, and
+ * every message printed into it. */
+static void fill_standard_descriptors(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
+/* What was printed has arrived, or the exit code says that it has not. */
+static int flush_output(int code)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    fprintf(stderr, "sluice: standard output: %s\n", errno ? strerror(errno) : "write error");
+    return code == EXIT_DONE ? EXIT_RUN_FAILED : code;
+}
+
 int main(int argc, char **argv)
 {
+    fill_standard_descriptors();
     if (argc < 2) {
         print_help(stderr);
         return EXIT_WRONG_INPUT;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
-        return EXIT_DONE;
+        return flush_output(EXIT_DONE);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("sluice %s\n", SLUICE_VERSION);
-        return EXIT_DONE;
+        return flush_output(EXIT_DONE);
     }
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
+            return flush_output(commands[i].run(argc - 1, argv + 1));
     fprintf(stderr, "sluice: \"%s\" is not a command\n\n", argv[1]);
     print_help(stderr);
     return EXIT_WRONG_INPUT;

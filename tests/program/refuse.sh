@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What the program refuses, and what it survives: exit code, the words of the message, and that a
+# refused run leaves nothing behind.
+#
+#     refuse.sh SLUICE
+set -u
+sluice=$(realpath "$1")
+work=$(mktemp -d "${TMPDIR:-/tmp}/sluice refuse.XXXXXX")
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0 cases=0
+
+fail() {
+    echo "FAILED: $*"
+    sed 's/^/    /' err
+    failures=$((failures + 1))
+}
+
+# expect CODE WORDS COMMAND...
+expect() {
+    local want=$1 words=$2 got=0
+    shift 2
+    cases=$((cases + 1))
+    timeout -s KILL 100 "$@" >out 2>err </dev/null || got=$?
+    [ $got -eq "$want" ] || fail "$* : exit code $got, not $want"
+    [ -z "$words" ] || grep -qF -- "$words" err || fail "$* : no \"$words\""
+}
+
+for ((i = 0; i < 300; i++)); do echo "line $i of some text: $((i * i))"; done >text
+tiny=(train --model tiny --data text --device host --steps 3 --set train.sequence_length=32
+    --set data.cache=false)
+
+# set KEY=VALUE WORDS: refused with these words, and no output folder
+set_refused() {
+    expect 2 "$2" "$sluice" "${tiny[@]}" --out none --set "$1"
+    [ ! -e none ] || fail "$1 left --out behind"
+    rm -rf none
+}
+set_refused train.micro_batch=0 "from 1 to 1048576"
+set_refused train.steps=1e30 "from 1 to 9007199254740992"
+set_refused zero_optimization.sub_group_size=1e18 "from 0 to 9007199254740992"
+set_refused train.learning_rate=nan "from 0 to 1000"
+set_refused train.learning_rate=1,5 "from 0 to 1000"
+set_refused nvme.queue_depth=16385 "from 0 to 16384"
+set_refused threads=1025 "from 0 to 1024"
+set_refused memory.host=1 "memory.host: "
+set_refused nvme.path=/no/such/folder "give a folder on a fast disk"
+set_refused data.cahce=false "did you mean data.cache?"
+expect 2 "fp16.loss_scale 1e-40 is below" "$sluice" "${tiny[@]}" --out none --set fp16.enabled=true \
+    --set fp16.loss_scale=1e-40
+expect 2 "nothing to train" "$sluice" "${tiny[@]}" --out none --set 'train.frozen=*'
+[ ! -e none ] || fail "a refused run left --out behind"
+
+# A budget is not memory: 64 times what this machine has is refused before it is touched.
+machine=$(awk '/MemTotal/ {printf "%d", $2 / 1048576 + 1}' /proc/meminfo)
+expect 2 "end other programs" "$sluice" "${tiny[@]}" --out none \
+    --set "memory.host=$((64 * machine))GiB" --set train.micro_batch=$((machine * 8192))
+[ ! -e none ] || fail "a run without memory left --out behind"
+
+# Data that is no file would be waited for, or never end.
+mkfifo pipe
+expect 2 "a pipe or a device" "$sluice" "${tiny[@]}" --out none --data pipe
+expect 2 "a pipe or a device" "$sluice" "${tiny[@]}" --out none --data /dev/zero
+: >empty
+expect 2 "no text in it" "$sluice" "${tiny[@]}" --out none --data empty
+
+# --out: one run at a time, and no second run among the first one's checkpoints.
+expect 2 "there is no checkpoint below" "$sluice" "${tiny[@]}" --out none --resume
+[ ! -e none ] || fail "a refused --resume left --out behind"
+expect 0 "" "$sluice" "${tiny[@]}" --out run
+expect 2 "is there from another run" "$sluice" "${tiny[@]}" --out run
+expect 2 "train.seed was 0 and is now 9" "$sluice" "${tiny[@]}" --out run --resume --seed 9
+exec 9<>run/log.jsonl
+flock 9
+expect 2 "another run writes to it" "$sluice" "${tiny[@]}" --out run --resume
+exec 9>&-
+expect 2 "Not a directory" "$sluice" "${tiny[@]}" --out text
+
+# The newest checkpoint damaged: named, not loaded; the one before is taken once it is away.
+expect 0 "" "$sluice" "${tiny[@]}" --out two --steps 4 --set train.save_interval=2
+printf '\377\377\377\377' | dd of=two/checkpoint-00000004/sluice-exp_avg.safetensors bs=1 \
+    seek=90000 conv=notrunc status=none
+expect 1 "checkpoint-00000004" "$sluice" "${tiny[@]}" --out two --steps 6 --resume
+expect 1 "changed or damaged" "$sluice" inspect two/checkpoint-00000004 --hash
+mv two/checkpoint-00000004 aside
+expect 0 "resumed from two/checkpoint-00000002" "$sluice" "${tiny[@]}" --out two --steps 6 --resume
+
+# Nobody reads: messages do not land in files, and an exit code says that output was lost.
+"$sluice" "${tiny[@]}" --out closed >&- 2>&- || fail "closed descriptors: exit code $?"
+"$sluice" inspect closed/checkpoint-00000003 --hash >/dev/null 2>err || fail "closed descriptors"
+expect 1 "standard output" bash -c "'$sluice' --help >/dev/full"
+expect 1 "standard output" bash -c "'$sluice' plan --model tiny --json >/dev/full"
+
+# A closed terminal and a closed pipe stop a run as Ctrl-C does: saved.
+"$sluice" "${tiny[@]}" --out hung --steps 1000000 >out 2>err &
+for ((i = 0; i < 200; i++)); do [ ! -s hung/log.jsonl ] && sleep 0.05; done
+kill -HUP $!
+wait $!
+[ $? -eq 1 ] || fail "SIGHUP: exit code"
+ls -d hung/checkpoint-*[0-9] >/dev/null 2>&1 || fail "SIGHUP lost the run"
+
+echo "$cases cases, $failures failed"
+[ $failures -eq 0 ]
