@@ -18,7 +18,8 @@ struct sl_run_folder {
 /* Make `path` if it is not there and lock it for this process.
  *
  * Errors   -EBUSY: another run writes there; -EEXIST: there are checkpoints and `resume` is false
- *          (a new run would mix with them); -ENOENT: there are none and it is true; else what mkdir and open say. Nothing is left behind
+ *          (a new run would mix with them); -ENOENT: there are none and it is true; else what mkdir
+ * and open say. Nothing is left behind
  */
 int sl_run_folder_open(struct sl_run_folder *folder, const char *path, bool resume,
                        const struct sl_log *log, struct sl_error *error);

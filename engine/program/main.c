@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "engine/program/program.h"
@@ -43,6 +45,24 @@ static void fill_standard_descriptors(void)
         close(fd);
 }
 
+/* `ulimit -v` counts reserved addresses, a multiple of the memory in use, and OpenBLAS tries for
+ * ever to map a buffer that does not fit: less than this ended in a hang or a crash instead of a
+ * message.
+ */
+#define ADDRESS_SPACE_MIN ((rlim_t)2 << 30)
+
+static int check_address_space(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= ADDRESS_SPACE_MIN)
+        return 0;
+    fprintf(stderr,
+            "sluice: the address space is limited to %llu KiB (ulimit -v), at least %llu are "
+            "needed; set ulimit -v unlimited and bound the memory with memory.host\n",
+            (unsigned long long)limit.rlim_cur >> 10, (unsigned long long)ADDRESS_SPACE_MIN >> 10);
+    return -ENOMEM;
+}
+
 /* What was printed has arrived, or the exit code says that it has not. */
 static int flush_output(int code)
 {
@@ -56,6 +76,7 @@ static int flush_output(int code)
 int main(int argc, char **argv)
 {
     fill_standard_descriptors();
+    signal(SIGXFSZ, SIG_IGN); /* a file over `ulimit -f` is an error with a name, not a kill */
     if (argc < 2) {
         print_help(stderr);
         return EXIT_WRONG_INPUT;
@@ -68,6 +89,8 @@ int main(int argc, char **argv)
         printf("sluice %s\n", SLUICE_VERSION);
         return flush_output(EXIT_DONE);
     }
+    if (check_address_space())
+        return EXIT_WRONG_INPUT;
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return flush_output(commands[i].run(argc - 1, argv + 1));

@@ -86,6 +86,12 @@ expect 1 "changed or damaged" "$sluice" inspect two/checkpoint-00000004 --hash
 mv two/checkpoint-00000004 aside
 expect 0 "resumed from two/checkpoint-00000002" "$sluice" "${tiny[@]}" --out two --steps 6 --resume
 
+# Limits of the shell: a message instead of a signal or a hang.
+expect 1 "File too large" bash -c "ulimit -f 100; exec '$sluice' train --model tiny --data text \
+    --device host --steps 3 --set train.sequence_length=32 --set data.cache=false --out limited"
+ls -d limited/checkpoint-* 2>/dev/null && fail "a checkpoint over ulimit -f"
+expect 2 "ulimit -v" bash -c "ulimit -v 1000000; exec '$sluice' plan --model tiny"
+
 # Nobody reads: messages do not land in files, and an exit code says that output was lost.
 "$sluice" "${tiny[@]}" --out closed >&- 2>&- || fail "closed descriptors: exit code $?"
 "$sluice" inspect closed/checkpoint-00000003 --hash >/dev/null 2>err || fail "closed descriptors"
