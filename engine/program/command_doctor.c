@@ -15,7 +15,7 @@ static const char usage[] =
     "swap files. Exit code 1 where something stands in the way.\n"
     "\n"
     "  --measure FILE   measure this machine, with swap files in PATH, and write a profile for\n"
-    "                   sluice simulate --hardware FILE. Takes some seconds; let nothing else "
+    "                   sluice simulate --hardware FILE. Takes about a minute; let nothing else "
     "run.\n";
 
 static int measure(const char *file, const char *device_name, const struct sl_doctor_options *paths)
