@@ -36,7 +36,7 @@ static bool has_file(const struct sl_step_options *o, enum state_file file)
     bool moments[2] = {sl_optim_has_exp_avg(&o->hyper), sl_optim_has_exp_avg_sq(&o->hyper)};
     switch (file) {
     case MASTER:
-        return o->precision != SL_F32;
+        return o->precision != SL_F32 && o->master_kind != SL_MASTER_NONE;
     case EXP_AVG:
     case EXP_AVG_SQ:
         return moments[file - EXP_AVG];
@@ -154,7 +154,7 @@ static int save_span(void *user, const struct sl_state_span *span, struct sl_err
     sl_state_hasher_add(s->hasher, sp, span);
     int result = sl_weights_writer_write(s->weights, span->param, span->first, span->count,
                                          sp->options.precision, span->weight, error);
-    if (result || (!span->master && !span->low))
+    if (result || !span->trained)
         return result;
     float values[CHUNK];
     for (uint64_t at = 0; at < span->count && s->fd[MASTER] >= 0 && !result; at += CHUNK) {
@@ -271,12 +271,11 @@ static int load_span(void *user, const struct sl_state_span *span, struct sl_err
 {
     struct load *l = user;
     const struct sl_step_plan *sp = &l->engine->sp;
-    bool trained = span->master || span->low;
     float values[CHUNK];
     int result = 0;
     for (uint64_t at = 0; at < span->count && !result; at += CHUNK) {
         uint64_t count = sl_min_u64(CHUNK, span->count - at);
-        if (trained && l->open[MASTER])
+        if (span->trained && l->open[MASTER])
             result = read_state(l, MASTER, span, span->first + at, count, values, error);
         else
             result = sl_weights_read(l->weights, span->param, span->first + at, count, SL_F32,

@@ -35,6 +35,7 @@ struct sl_checkpoint {
     enum sl_dtype precision;
     enum sl_optim_kind optimizer;
     enum sl_moment_kind moments;
+    enum sl_master_kind master; /* numeric: NONE or not */
     uint64_t micro_batch, accumulation, sequence_length, tile_bytes; /* numeric keys */
     uint64_t delayed_update;                                         /* 1: likewise */
     uint64_t param_elements;

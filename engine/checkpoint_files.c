@@ -147,9 +147,9 @@ static int hash_chunk(struct sl_state_hasher *hasher, struct sl_weights *weights
     bool trained = true;
     if (f->has_master)
         result = hash_range(hasher, &f->master, name, first, count, &trained, error);
-    else if (f->has_moment[0] || f->has_moment[1]) /* fp32: the weight is the master */
+    else if (f->has_moment[0] || f->has_moment[1])
         trained = sl_safetensors_find(&f->moment[f->has_moment[0] ? 0 : 1], name) != NULL;
-    if (!f->has_master && trained)
+    if (!f->has_master && trained && dtype == SL_F32) /* the weight is the master */
         sl_state_hasher_bytes(hasher, buffer, count * sl_dtype_bytes(dtype));
     for (int k = 0; k < 2 && !result && trained; k++) {
         bool there;

@@ -43,6 +43,7 @@ static const struct field fields[] = {
     ENUM("precision", precision, "f32|bf16|f16"),
     ENUM("optimizer", optimizer, "adamw|adam|lion|adagrad|sgd"),
     ENUM("moments", moments, "f32|bf16|q8"),
+    ENUM("master", master, "f32|split|none"),
     FIELD("micro_batch", COUNT, micro_batch),
     FIELD("accumulation", COUNT, accumulation),
     FIELD("sequence_length", COUNT, sequence_length),

@@ -74,7 +74,6 @@ struct sl_config {
     enum sl_dtype precision;      /* SL_F32: 32-bit training */
     enum sl_dtype gradient_dtype; /* as stored between backward pass and update */
     enum sl_master_kind master_kind;
-    bool split_master; /* master_kind == SL_MASTER_SPLIT */
     enum sl_moment_kind moment_kind;
 
     /* update; hyper.lr is the schedule's base, hyper.step is set by the trainer */

@@ -61,8 +61,9 @@ static const struct sl_key engine_keys[] = {
             .flags = SL_KEY_OWN),
     HONORED("optimizer.master", SL_KEY_CHOICE, "f32",
             "master weights of bf16 training: f32, or split (the bf16 weight and 16 more bits: "
-            "lossless, 2 bytes less)",
-            .flags = SL_KEY_OWN, .choices = "f32|split"),
+            "lossless, 2 bytes less), or none (the bf16 weight alone, rounded stochastically: 4 "
+            "bytes less, a numeric key)",
+            .flags = SL_KEY_OWN, .choices = "f32|split|none"),
     HONORED("optimizer.moments", SL_KEY_CHOICE, "f32",
             "type of the optimizer's moments, a numeric key", .flags = SL_KEY_OWN,
             .choices = "f32|bf16|q8"),

@@ -32,8 +32,9 @@ static const struct sl_key precision_keys[] = {
               "the norm is computed in the same pass, so an overflow is always seen, counted and "
               "skipped"),
     UNSUPPORTED("bf16.bf16_master_weights_and_grads", SL_KEY_BOOL, "false",
-                "rounding the weights at each step loses small updates; use optimizer.master "
-                "split, which is lossless, and optimizer.moments bf16",
+                "rounding the weights to nearest at each step loses small updates; use "
+                "optimizer.master split, which is lossless, or none, which rounds stochastically, "
+                "and optimizer.moments bf16",
                 .harmless = "false"),
     HONORED("bf16.bf16_optimizer_states", SL_KEY_BOOL, "false", "bf16 moments; a numeric key"),
     RENAMED("bfloat16.enabled", "bf16.enabled", "an older name of the block"),

@@ -110,8 +110,9 @@ static void resolve_state_types(struct sl_config_context *context)
 {
     struct sl_config *config = context->config;
     const struct sl_value *master = sl_value(context, "optimizer.master");
-    config->split_master = sl_value_is(context, "optimizer.master", "split");
-    config->master_kind = config->split_master ? SL_MASTER_SPLIT : SL_MASTER_F32;
+    config->master_kind = sl_value_is(context, "optimizer.master", "split")  ? SL_MASTER_SPLIT
+                          : sl_value_is(context, "optimizer.master", "none") ? SL_MASTER_NONE
+                                                                             : SL_MASTER_F32;
     if (config->master_kind != SL_MASTER_F32 && config->precision != SL_BF16)
         sl_config_problem(context, "%s: optimizer.master %s is for bf16 training; write f32",
                           master->source, master->text);

@@ -232,7 +232,7 @@ static void fill_engine(struct sl_session *s, const struct sl_run_options *o)
                  .speculate = c->speculate,
                  .speculate_always = c->speculate_always,
                  .delayed_update = c->delayed_update,
-                 .split_master = c->split_master},
+                 .master_kind = c->master_kind},
         .device = o->device,
         .thread_count = c->threads,
         .swap = {.paths = s->nvme_paths,

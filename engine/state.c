@@ -112,7 +112,10 @@ static struct sl_state_span span_of(const struct sl_step_plan *sp, const struct 
         .count = run->count,
         .weight = weights + run->weight_offset * sl_dtype_bytes(o->precision),
     };
-    if (g->master_bytes == 0)
+    span.trained = true;
+    if (g->master_kind == SL_MASTER_NONE)
+        span.master = NULL;
+    else if (g->master_bytes == 0)
         span.master = span.weight;
     else if (g->master_kind == SL_MASTER_SPLIT)
         span.low = (uint16_t *)(void *)(state + g->master_offset) + index;

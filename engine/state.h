@@ -20,6 +20,7 @@ struct sl_state_span {
     uint32_t param;
     uint64_t first, count; /* elements of the tensor */
     void *weight;          /* [count] of the precision */
+    bool trained;          /* not frozen */
     /* NULL for frozen tensors, and where the optimizer has none: */
     float *master;                           /* plain master; the weight itself in fp32 mode */
     uint16_t *low;                           /* split master */

@@ -63,10 +63,10 @@ void sl_state_hasher_add(struct sl_state_hasher *hasher, const struct sl_step_pl
     for (uint64_t first = 0; first < span->count; first += SL_STATE_HASH_CHUNK) {
         uint64_t count = sl_min_u64(SL_STATE_HASH_CHUNK, span->count - first);
         sl_state_hasher_bytes(hasher, (const char *)span->weight + first * weight, count * weight);
-        if (!span->master && !span->low)
-            continue;
-        sl_state_master_load(sp, span, first, count, values);
-        sl_state_hasher_bytes(hasher, values, count * sizeof(float));
+        if (span->master || span->low) {
+            sl_state_master_load(sp, span, first, count, values);
+            sl_state_hasher_bytes(hasher, values, count * sizeof(float));
+        }
         add_moment(hasher, span->exp_avg, moment, span->exp_avg_scale, first, count);
         add_moment(hasher, span->exp_avg_sq, moment, span->exp_avg_sq_scale, first, count);
     }

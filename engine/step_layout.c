@@ -259,7 +259,9 @@ static void lay_state(const struct sl_step_plan *sp, struct sl_sub_group *group)
     bool weight_is_master = o->precision == SL_F32 && weight_in_reach(sp, group) &&
                             !sp->pieces[group->piece].speculated;
     uint64_t at = 0, phase = STAGGER_BYTES;
-    uint64_t master = weight_is_master ? 0 : group->master_kind == SL_MASTER_SPLIT ? 2 : 4;
+    uint64_t master = group->master_kind == SL_MASTER_SPLIT ? 2 : 4;
+    if (weight_is_master || group->master_kind == SL_MASTER_NONE)
+        master = 0;
     group->master_bytes = master * group->elements;
     if (master) {
         group->master_offset = phase;
@@ -303,10 +305,13 @@ static void choose_device_pieces(struct sl_step_plan *sp)
 
 /* The share of the update that runs during the backward pass: pieces in the order in which their
  * gradients are ready, but not the embedding, whose gradient is the last of all. What a device
- * of its own updates is done in no time. */
+ * of its own updates is done in no time; weights without a master are all there is of the old
+ * state. */
 static void choose_speculated(struct sl_step_plan *sp)
 {
-    double left = sp->options.speculate * (double)sp->trained_elements;
+    const struct sl_step_options *o = &sp->options;
+    bool undoable = o->precision != SL_BF16 || o->master_kind != SL_MASTER_NONE;
+    double left = undoable ? o->speculate * (double)sp->trained_elements : 0;
     for (uint32_t k = 0; k < sp->piece_count; k++) {
         struct sl_piece *piece = &sp->pieces[sl_piece_backward(sp, k)];
         bool table = piece->kind == SL_PIECE_TOKENS || piece->kind == SL_PIECE_POSITIONS;
@@ -373,10 +378,13 @@ static void lay_states(struct sl_step_plan *sp)
     const struct sl_step_options *o = &sp->options;
     for (uint32_t g = 0; g < sp->group_count; g++) {
         struct sl_sub_group *group = &sp->groups[g];
-        bool split = o->precision == SL_BF16 && o->split_master && weight_in_reach(sp, group) &&
-                     !sp->pieces[group->piece].speculated;
-        group->master_kind = split ? SL_MASTER_SPLIT : SL_MASTER_F32;
+        group->master_kind = o->precision == SL_BF16 ? o->master_kind : SL_MASTER_F32;
+        bool reach = weight_in_reach(sp, group), speculated = sp->pieces[group->piece].speculated;
+        if (group->master_kind == SL_MASTER_SPLIT && (!reach || speculated))
+            group->master_kind = SL_MASTER_F32; /* 2 bytes less are not worth a download */
         lay_state(sp, group);
+        if (group->state_bytes == 0 && group->tier == SL_TIER_NVME)
+            group->tier = SL_TIER_HOST; /* SGD without momentum has nothing to fetch */
     }
 }
 

@@ -74,7 +74,9 @@ struct sl_step_options {
     double speculate;
     bool speculate_always; /* also where the last step was clipped or skipped */
     bool delayed_update;   /* numeric: a step uses the weights from before the update before it */
-    bool split_master; /* bf16: master = weight + 16 bits, where the weight is in host reach */
+    /* bf16 training; others: F32. SPLIT changes no bits and is taken where the weight is in host
+     * reach; NONE is numeric. */
+    enum sl_master_kind master_kind;
 };
 
 enum sl_piece_kind {
@@ -105,7 +107,7 @@ struct sl_sub_group {
     enum sl_tier tier; /* of its state */
     enum sl_master_kind master_kind;
     uint32_t state;                       /* home slot */
-    uint64_t master_offset, master_bytes; /* master_bytes 0: the weight is the master */
+    uint64_t master_offset, master_bytes; /* master_bytes 0: the weight is all there is */
     uint64_t moment_offset[2], scale_offset[2], state_bytes; /* layout in the slot */
 };
 

@@ -441,7 +441,9 @@ static struct sl_optim_args optim_of(const struct update *u, const struct sl_run
     args.hyper.step = u->control.updates + 1;
     if (!o->model->params[run->param].decay)
         args.hyper.weight_decay = 0;
-    if (g->master_bytes == 0) {
+    if (g->master_kind == SL_MASTER_NONE) {
+        /* the weight is all there is */
+    } else if (g->master_bytes == 0) {
         args.master = (float *)args.weight;
         args.weight = NULL;
     } else if (g->master_kind == SL_MASTER_SPLIT) {

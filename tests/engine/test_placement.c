@@ -191,6 +191,7 @@ struct run {
     bool overflow; /* a step with a loss scale that overflows, which is skipped */
     double clip;   /* some steps are clipped, some are not */
     bool delayed;  /* another run: each step has the weights from before the last update */
+    bool no_master;
 };
 
 static const struct run *running;
@@ -201,7 +202,8 @@ static void decided(struct sl_step_context *context, struct sl_step_control *con
     control->hyper = running->hyper;
     control->hyper.lr *= (float)(1.0 / (double)(1 + step));
     /* An overflow: only step 2 has a scale that no gradient survives. */
-    control->loss_scale = running->overflow && step == 1 ? 0x1p100 : running->loss_scale;
+    double scale_max = running->precision == SL_F16 ? 0x1p100 : HUGE_VAL;
+    control->loss_scale = running->overflow && step == 1 ? scale_max : running->loss_scale;
 }
 
 static void predicted(struct sl_step_context *context, struct sl_optim_hyper *hyper)
@@ -246,7 +248,9 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
                  .tile_bytes = run->tile_bytes,
                  .hyper = run->hyper,
                  .moment_kind = run->moment_kind,
-                 .split_master = v->split,
+                 .master_kind = run->no_master ? SL_MASTER_NONE
+                                : v->split     ? SL_MASTER_SPLIT
+                                               : SL_MASTER_F32,
                  .speculate = run->delayed ? 0 : v->speculate,
                  .delayed_update = run->delayed,
                  .speculate_always = true},
@@ -392,6 +396,17 @@ static void eight_bit_moments(void **state)
     all_placements_agree(&run);
 }
 
+/* Weights alone, rounded stochastically: the counters are of the element, not of the placement. */
+static void no_master(void **state)
+{
+    (void)state;
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_BF16, "*k_proj*", 1, false, CLIP, false, true};
+    all_placements_agree(&run);
+    run.hyper.kind = SL_OPTIM_SGD; /* and no state at all, with a step that is skipped */
+    run.overflow = true;
+    all_placements_agree(&run);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -399,6 +414,7 @@ int main(void)
         cmocka_unit_test(fp16_with_an_overflow), cmocka_unit_test(fp32),
         cmocka_unit_test(frozen_tensors),        cmocka_unit_test(eight_bit_moments),
         cmocka_unit_test(delayed_update),
+        cmocka_unit_test(no_master),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

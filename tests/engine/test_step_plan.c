@@ -42,9 +42,10 @@ static struct sl_step_options random_options(struct test_random *random,
         .optimizer_buffers = (uint32_t)(1 + test_random_below(random, 4)),
         .prefetch = (uint32_t)test_random_below(random, 4),
         .tile_bytes = test_random_below(random, 2) ? 1u << (14 + test_random_below(random, 8)) : 0,
-        .hyper = {.kind = (enum sl_optim_kind)test_random_below(random, 5), .momentum = 0.9f},
+        .hyper = {.kind = (enum sl_optim_kind)test_random_below(random, 5),
+                  .momentum = test_random_below(random, 2) ? 0.9f : 0},
         .moment_kind = (enum sl_moment_kind)test_random_below(random, 3),
-        .split_master = test_random_below(random, 2),
+        .master_kind = (enum sl_master_kind)test_random_below(random, 3),
         .delayed_update = test_random_below(random, 4) == 0,
         .speculate = test_random_below(random, 2) ? chance(random) * 1.2 : 0,
     };
@@ -118,7 +119,7 @@ static void broken_speculation_is_found(void **state)
             .prefetch = 1,
             .hyper = {.kind = SL_OPTIM_ADAMW},
             .speculate = 0.7,
-            .split_master = true,
+            .master_kind = SL_MASTER_SPLIT,
         };
         for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
             o.placement.fraction[kind][nvme ? SL_TIER_NVME : SL_TIER_HOST] = 1;

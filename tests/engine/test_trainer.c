@@ -231,6 +231,39 @@ static void stopped_and_resumed_elsewhere(void **state)
     assert_true(final_hash(&again) == unbroken_hash());
 }
 
+/* Weights without a master, rounded by counters: the same across placements and a resume, which
+ * cannot change to another master. */
+static void no_master_resumes_to_the_same_bits(void **state)
+{
+    (void)state;
+    static const char *const extra[] = {"optimizer.master=none", "optimizer.moments=bf16"};
+    struct run whole, part;
+    make_run(&whole, "none-whole", "train.steps=" STEPS, "placement.optimizer=host");
+    make_run(&part, "none-part", "train.steps=" STEPS, "placement.weights=nvme");
+    for (int i = 0; i < 2; i++) {
+        whole.sets[whole.set_count++] = extra[i];
+        part.sets[part.set_count++] = extra[i];
+    }
+    whole.options.run.set_count = part.options.run.set_count = whole.set_count;
+    train(&whole);
+    part.options.progress = stop_at_seven;
+    part.options.stop = &stop;
+    stop = 0;
+    train(&part);
+    part.options.resume = true;
+    part.options.run.device = "host:discrete";
+    part.options.progress = NULL;
+    stop = 0;
+    part.sets[part.set_count - 2] = "optimizer.master=split";
+    struct sl_error error = {0};
+    assert_int_not_equal(sl_train(&part.options, NULL, &error), 0);
+    assert_non_null(strstr(error.message, "optimizer.master"));
+    part.sets[part.set_count - 2] = extra[0];
+    train(&part);
+    assert_true(final_hash(&part) == final_hash(&whole));
+    assert_true(final_hash(&whole) != unbroken_hash());
+}
+
 static int train_fails(struct run *run, const char *expected)
 {
     struct sl_error error = {0};
@@ -354,6 +387,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_at_any_step_resumes_to_the_same_bits),
         cmocka_unit_test(stopped_and_resumed_elsewhere),
+        cmocka_unit_test(no_master_resumes_to_the_same_bits),
         cmocka_unit_test(wrong_input_is_named_and_creates_nothing),
         cmocka_unit_test(empty_text_is_refused),
         cmocka_unit_test(a_changed_file_is_found),
