@@ -101,7 +101,7 @@ struct sl_config {
     enum sl_config_order order;
     uint64_t prefetch_layers;   /* 0: chosen */
     uint64_t micro_batch_group; /* micro-batches per layer visit; 0: all of them */
-    bool activation_checkpointing;
+    bool activation_checkpointing, activation_checkpointing_given; /* not given: may be chosen */
     double speculate; /* share of the parameters that is updated during the backward pass */
     bool speculate_always;
     bool delayed_update; /* numeric key */

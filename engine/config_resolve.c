@@ -399,6 +399,8 @@ void sl_resolve_runtime(struct sl_config_context *context)
     config->keep_best = sl_value_bool(context, "train.keep_best", false);
     config->activation_checkpointing =
         sl_value_bool(context, "train.activation_checkpointing", true);
+    config->activation_checkpointing_given =
+        sl_value_given(sl_value(context, "train.activation_checkpointing"));
     resolve_data(context);
     resolve_frozen(context);
     resolve_profiler(context);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/size.h"
-#include "engine/placement.h"
 #include "engine/process_memory.h"
 #include "engine/state.h"
 #include "kernels/cpu/isa.h"
@@ -109,32 +108,53 @@ static void totals(const struct sl_engine *engine, uint64_t total[SL_TIER_COUNT]
     sl_engine_memory(engine, lines, total);
 }
 
-static int try_placement(void *user, const struct sl_placement *placement,
-                         uint64_t total[SL_TIER_COUNT], struct sl_error *error)
+static int try_setting(void *user, const struct sl_step_options *step,
+                       uint64_t total[SL_TIER_COUNT], const struct sl_step_plan **plan,
+                       struct sl_error *error)
 {
     struct sl_engine *engine = user;
-    struct sl_step_options step = engine->options.step;
-    step.placement = *placement;
-    int result = build_plan(engine, &step, error);
+    int result = build_plan(engine, step, error);
+    *plan = &engine->sp;
     if (!result)
         totals(engine, total);
     return result;
 }
 
-static int choose_placement(struct sl_engine *engine, struct sl_error *error)
+/* A profile that does not speak of what the plan would use predicts nothing. */
+static void check_hardware(struct sl_engine *engine)
 {
-    struct sl_placement_search search = {
-        .placement = engine->options.step.placement,
-        .unified = engine->options.step.unified,
-        .nvme = engine->options.swap.path_count > 0,
-        .attempt = try_placement,
+    struct sl_engine_options *o = &engine->options;
+    const struct sl_hardware *h = o->hardware;
+    if (!h)
+        return;
+    const char *lack = NULL;
+    if (h->device_is_host != (engine->device->properties.kind != SL_DEVICE_CUDA))
+        lack = "is of another kind of device";
+    else if (!o->step.unified && !(h->link_up_bytes_per_second > 0))
+        lack = "has no rate for the link";
+    else if (o->swap.path_count && !(h->nvme_read_bytes_per_second > 0))
+        lack = "was measured without a drive: sluice doctor --measure auto FOLDER";
+    if (!lack)
+        return;
+    sl_log_write(o->log, SL_LOG_WARNING,
+                 "hardware profile \"%s\" %s; nothing is chosen or predicted by it", h->name, lack);
+    o->hardware = NULL;
+}
+
+static int choose_setting(struct sl_engine *engine, struct sl_error *error)
+{
+    struct sl_engine_options *o = &engine->options;
+    struct sl_choose_options choose = {
+        .step = o->step,
+        .free = o->free,
+        .nvme = o->swap.path_count > 0,
+        .hardware = o->hardware,
+        .attempt = try_setting,
         .user = engine,
     };
-    memcpy(search.free, engine->options.placement_free, sizeof(search.free));
-    memcpy(search.budget_bytes, engine->options.budget_bytes, sizeof(search.budget_bytes));
-    int result = sl_placement_find(&search, error);
-    engine->options.step.placement = search.placement;
-    return result;
+    memcpy(choose.free.placement, o->placement_free, sizeof(choose.free.placement));
+    memcpy(choose.budget_bytes, o->budget_bytes, sizeof(choose.budget_bytes));
+    return sl_choose(&o->step, &engine->choice, &choose, error);
 }
 
 static int no_path_for_nvme(struct sl_error *error)
@@ -156,7 +176,8 @@ int sl_engine_plan(struct sl_engine *engine, const struct sl_engine_options *opt
         struct sl_step_options *step = &engine->options.step;
         step->activation = engine->device->activation_dtype;
         step->unified = engine->device->properties.unified;
-        result = choose_placement(engine, error);
+        check_hardware(engine);
+        result = choose_setting(engine, error);
     }
     if (!result)
         result = build_plan(engine, &engine->options.step, error);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/choose.h"
 #include "engine/step_plan.h"
 #include "engine/step_run.h"
 #include "nvme/swap.h"
@@ -28,6 +29,8 @@ struct sl_engine_options {
     struct sl_swap_options swap;    /* paths and tuning; bytes_total is filled from the plan */
     uint64_t budget_bytes[SL_TIER_COUNT]; /* 0: what the machine has */
     bool placement_free[SL_PLACED_COUNT]; /* not given: the fastest tiers that it fits in */
+    struct sl_choose_free free;           /* the rest that may be chosen; its placement is unused */
+    const struct sl_hardware *hardware;   /* of this machine, borrowed while planning; NULL: none */
     uint32_t trace_events;                /* operations kept for the trace; 0: none */
     const struct sl_log *log;             /* borrowed until destroy */
 };
@@ -37,6 +40,7 @@ struct sl_engine {
     struct sl_workers *workers;
     struct sl_device *device;
     struct sl_step_plan sp;
+    struct sl_choice choice; /* what was tried, and why this plan */
     struct sl_arena host;
     void *device_memory;
     uint64_t device_memory_bytes;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
@@ -244,6 +245,26 @@ int sl_hardware_load(struct sl_hardware *out, const char *name_or_path, struct s
                         "hardware profile \"%s\" is none of %s; a file is named by a path with "
                         "\"/\" or ending in .json",
                         name_or_path, names);
+}
+
+int sl_hardware_saved_path(char *path, size_t bytes)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = -1;
+    if (cache && *cache)
+        length = snprintf(path, bytes, "%s/sluice/hardware.json", cache);
+    else if (home && *home)
+        length = snprintf(path, bytes, "%s/.cache/sluice/hardware.json", home);
+    return length < 0 ? -ENOENT : (size_t)length < bytes ? 0 : -ENAMETOOLONG;
+}
+
+int sl_hardware_load_saved(struct sl_hardware *out, struct sl_error *error)
+{
+    char path[4096];
+    int result = sl_hardware_saved_path(path, sizeof(path));
+    if (!result && access(path, F_OK) != 0)
+        result = -ENOENT;
+    return result ? result : load_file(out, path, error);
 }
 
 int sl_hardware_write(const struct sl_hardware *hardware, const char *const *source,

@@ -20,6 +20,14 @@
  * Errors: -ENOENT lists the built-in names; -EINVAL names file and key. */
 int sl_hardware_load(struct sl_hardware *out, const char *name_or_path, struct sl_error *error);
 
+/* Where `sluice doctor --measure auto` saves this machine's profile, and planning looks for it:
+ * $XDG_CACHE_HOME/sluice/hardware.json, or ~/.cache/sluice/hardware.json. -ENOENT: neither
+ * variable is set. */
+int sl_hardware_saved_path(char *path, size_t bytes);
+
+/* The saved profile: 0, -ENOENT where there is none, or the errors of sl_hardware_load. */
+int sl_hardware_load_saved(struct sl_hardware *out, struct sl_error *error);
+
 /* Read a profile from text. `where` names it in errors. */
 int sl_hardware_parse(struct sl_hardware *out, const char *text, size_t bytes, const char *where,
                       struct sl_error *error);

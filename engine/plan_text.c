@@ -5,6 +5,7 @@
 
 #include "base/size.h"
 #include "engine/plan_text.h"
+#include "engine/simulate_report.h"
 
 static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
                                                    "activations"};
@@ -23,6 +24,55 @@ static void put_placement(FILE *out, const struct sl_step_options *o)
     fprintf(out, "\n");
 }
 
+static const char no_profile[] =
+    "\nspeed       not predicted: sluice doctor --measure auto FOLDER measures this machine once\n"
+    "            (then settings are chosen by simulation too), or give --hardware FILE\n";
+
+static int predict(struct sl_report *report, const struct sl_engine *engine, struct sl_error *error)
+{
+    struct sl_report_options options = {.hardware = engine->options.hardware};
+    return sl_report_make(report, &engine->sp, &options, error);
+}
+
+static void put_choice(FILE *out, const struct sl_choice *choice)
+{
+    if (choice->row_count < 2)
+        return;
+    fprintf(out,
+            "\ncandidate                                       s per step       device         "
+            "host         nvme\n");
+    for (size_t i = 0; i < choice->row_count; i++) {
+        const struct sl_choice_row *row = &choice->rows[i];
+        char seconds[32] = "does not fit", text[SL_SIZE_TEXT_BYTES];
+        if (row->seconds > 0)
+            snprintf(seconds, sizeof(seconds), "%.4f", row->seconds);
+        fprintf(out, "  %-44s %12s", row->text, seconds);
+        for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+            fprintf(out, " %12s", row->bytes[tier] ? sl_size_format(row->bytes[tier], text) : "");
+        fprintf(out, "%s\n",
+                i == choice->best ? "  chosen: the fastest that fits"
+                : row->taken      ? "  kept"
+                                  : "");
+    }
+    if (choice->cut_short)
+        fprintf(out, "  (the search ended here: plans of this size are costly to build)\n");
+}
+
+static void put_speed(FILE *out, const struct sl_engine *engine)
+{
+    struct sl_report report;
+    struct sl_error error = {0};
+    put_choice(out, &engine->choice);
+    if (!engine->options.hardware) {
+        fputs(no_profile, out);
+    } else if (predict(&report, engine, &error)) {
+        fprintf(out, "\nspeed       not predicted: %s\n", error.message);
+    } else {
+        fprintf(out, "\npredicted on %s\n", report.hardware);
+        sl_report_write_speed(out, &report);
+    }
+}
+
 static void put_text(FILE *out, const struct sl_engine *engine, const struct sl_session *session)
 {
     for (size_t i = 0; i < session->report.notes.count; i++)
@@ -39,9 +89,10 @@ static void put_text(FILE *out, const struct sl_engine *engine, const struct sl_
             sl_dtype_name(o->precision), o->batch, o->sequence, o->micro_batches);
     fprintf(out, "device      %s\n", engine->device->properties.name);
     put_placement(out, o);
-    fprintf(out, "plan        %u operations, %u sub-groups, %s\n",
+    fprintf(out, "plan        %u operations, %u sub-groups, %s, %u ahead, %u buffers, %s\n",
             sp->plan.segments[sp->step].op_count, sp->group_count,
-            o->group >= o->micro_batches ? "layer-major" : "groups of micro-batches");
+            o->group >= o->micro_batches ? "layer-major" : "groups of micro-batches", o->prefetch,
+            o->optimizer_buffers, o->recompute ? "recomputing" : "keeping activations");
     fprintf(out, "\nmemory                                device         host         nvme\n");
     for (size_t i = 0; i < count; i++) {
         fprintf(out, "  %-30s", lines[i].name);
@@ -66,6 +117,34 @@ static void put_text(FILE *out, const struct sl_engine *engine, const struct sl_
             fprintf(out, "  %-18s %10u %12s %17.2f\n", sl_lane_name((enum sl_lane)lane),
                     traffic.ops[lane], sl_size_format(traffic.bytes[lane], text),
                     (double)traffic.bytes[lane] / (double)o->model->param_elements);
+    put_speed(out, engine);
+}
+
+static void json_choice(FILE *out, const struct sl_choice *choice)
+{
+    fprintf(out, "  \"candidates\": [");
+    for (size_t i = 0; i < choice->row_count; i++) {
+        const struct sl_choice_row *row = &choice->rows[i];
+        fprintf(out,
+                "%s\n    {\"change\": \"%s\", \"seconds\": %.9g, \"device_bytes\": %llu, "
+                "\"host_bytes\": %llu, \"nvme_bytes\": %llu, \"kept\": %s, \"chosen\": %s}",
+                i ? "," : "", row->text, row->seconds, (unsigned long long)row->bytes[0],
+                (unsigned long long)row->bytes[1], (unsigned long long)row->bytes[2],
+                row->taken ? "true" : "false", i == choice->best ? "true" : "false");
+    }
+    fprintf(out, "],\n");
+}
+
+static void json_speed(FILE *out, const struct sl_engine *engine)
+{
+    struct sl_report report;
+    struct sl_error error = {0};
+    char *text = NULL;
+    if (engine->options.hardware && !predict(&report, engine, &error))
+        text = sl_report_json(&report);
+    json_choice(out, &engine->choice);
+    fprintf(out, "  \"prediction\": %s,\n", text ? text : "null");
+    free(text);
 }
 
 static void json_tiers(FILE *out, const char *key, const uint64_t bytes[SL_TIER_COUNT])
@@ -94,6 +173,7 @@ static void put_json(FILE *out, const struct sl_engine *engine, const struct sl_
                 kinds[kind], f[0], f[1], f[2]);
     }
     fprintf(out, "},\n");
+    json_speed(out, engine);
     json_tiers(out, "memory_bytes", total);
     json_tiers(out, "allowed_bytes", engine->options.budget_bytes);
     fprintf(out, "  \"memory_lines\": [\n");

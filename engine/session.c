@@ -203,6 +203,22 @@ static uint32_t choose_buffers(const struct sl_config *c)
     return (uint32_t)buffers;
 }
 
+/* What the user did not give may be chosen by simulation. Bounds of the user's on buffers are kept
+ * by leaving alone what they bound. */
+static struct sl_choose_free free_settings(const struct sl_config *c)
+{
+    return (struct sl_choose_free){
+        .order = c->order == SL_CONFIG_ORDER_AUTO && !c->micro_batch_group,
+        .recompute = !c->activation_checkpointing_given,
+        .prefetch = !c->prefetch_layers && !c->prefetch_elements_max && !c->live_elements_max &&
+                    !c->param_buffer_count_max && !c->param_buffer_elements_max,
+        .buffers = c->optimizer_pipeline_read && c->optimizer_pipeline_write &&
+                   !c->optimizer_buffer_count_max,
+        .sub_group = true,
+        .sub_group_max = c->sub_group_elements_max,
+    };
+}
+
 static uint64_t largest_layer(const struct sl_model *model)
 {
     uint64_t largest = 1;
@@ -246,6 +262,8 @@ static void fill_engine(struct sl_session *s, const struct sl_run_options *o)
                  .checksums_off = !c->nvme.checksums},
         .log = o->log,
     };
+    e->free = free_settings(c);
+    e->hardware = s->has_hardware ? &s->hardware : NULL;
     if (c->order == SL_CONFIG_BATCH_MAJOR)
         e->step.group = 1;
     else if (c->micro_batch_group)
@@ -265,6 +283,16 @@ _Static_assert((int)SL_CONFIG_KIND_COUNT == (int)SL_PLACED_COUNT &&
                    (int)SL_CONFIG_ACTIVATIONS == (int)SL_PLACED_ACTIVATIONS &&
                    (int)SL_CONFIG_NVME == (int)SL_TIER_NVME,
                "the configuration and the plan name kinds and tiers in the same order");
+
+/* The profile that was named, or the one that was saved. */
+static int open_hardware(struct sl_session *s, const struct sl_run_options *o,
+                         struct sl_error *error)
+{
+    int result = o->hardware ? sl_hardware_load(&s->hardware, o->hardware, error)
+                             : sl_hardware_load_saved(&s->hardware, error);
+    s->has_hardware = result == 0;
+    return !o->hardware && result == -ENOENT ? 0 : result;
+}
 
 /* The type of most elements: norms may be kept in another. */
 static int weights_precision(const struct sl_session *s, const char **name, struct sl_error *error)
@@ -309,6 +337,8 @@ static int open_session(struct sl_session *s, const struct sl_run_options *o, en
         };
         result = sl_config_load(&s->config, &inputs, &s->report, error);
     }
+    if (!result && purpose == TO_RUN)
+        result = open_hardware(s, o, error);
     if (!result)
         result = freeze(s, error);
     if (!result)

@@ -11,6 +11,7 @@
 #include "engine/config_report.h"
 #include "engine/dataset.h"
 #include "engine/engine.h"
+#include "engine/hardware.h"
 #include "engine/model.h"
 #include "engine/sluice.h"
 #include "engine/tokenizer.h"
@@ -25,6 +26,8 @@ struct sl_session {
     struct sl_dataset *dataset; /* NULL without data */
     uint64_t steps;             /* of the run; 0 where neither steps nor data are given */
     const char *nvme_paths[SL_CONFIG_NVME_PATHS_MAX];
+    struct sl_hardware hardware; /* of this machine, where has_hardware */
+    bool has_hardware;
     struct sl_engine_options engine;
 };
 

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "engine/step_plan.h"
@@ -64,6 +65,9 @@ struct sl_fit_options {
 };
 int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
                   const struct sl_fit_options *options, struct sl_error *error);
+
+/* Lanes and speed, without memory, for people. */
+void sl_report_write_speed(FILE *out, const struct sl_report *report);
 
 /* For people, and as JSON. Owner: the caller frees. NULL where memory is out. */
 char *sl_report_text(const struct sl_report *report);

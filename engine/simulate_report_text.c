@@ -72,6 +72,16 @@ char *sl_report_text(const struct sl_report *r)
     fprintf(out, "step               %zu micro-batches of %zu x %zu: %llu tokens\n\n",
             r->micro_batches, r->batch, r->sequence, (unsigned long long)r->tokens_per_step);
     write_memory(out, r);
+    sl_report_write_speed(out, r);
+    if (fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+void sl_report_write_speed(FILE *out, const struct sl_report *r)
+{
     write_lanes(out, r);
     fprintf(out, "seconds per step   %.4f\n", r->seconds_per_step);
     fprintf(out, "tokens per second  %.0f\n", r->tokens_per_second);
@@ -87,11 +97,6 @@ char *sl_report_text(const struct sl_report *r)
         fprintf(out, "hidden             from %.0f tokens per step and rank on\n", r->hide_tokens);
     if (r->written_tb_per_day > 0)
         fprintf(out, "written to NVMe    %.1f TB per day\n", r->written_tb_per_day);
-    if (fclose(out) != 0) {
-        free(text);
-        return NULL;
-    }
-    return text;
 }
 
 static json_t *memory_json(const struct sl_report *r)

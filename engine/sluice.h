@@ -44,6 +44,8 @@ struct sl_run_options {
     size_t data_count;
     const char *cache;        /* folder that keeps token ids of texts; NULL: none is kept */
     const char *device;       /* NULL: "auto"; "host", "host:discrete", "cuda", "cuda:N" */
+    const char *hardware;     /* profile of this machine to choose and predict by; NULL: the saved
+                                 one, if there is one */
     const struct sl_log *log; /* NULL: silence */
     const volatile sig_atomic_t *stop; /* nonzero: stop reading data, -ECANCELED; NULL: never */
 };

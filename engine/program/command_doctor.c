@@ -5,6 +5,7 @@
 
 #include "engine/doctor.h"
 #include "engine/hardware_measure.h"
+#include "engine/monitor_writers.h"
 #include "engine/program/program.h"
 #include "nvme/swap.h"
 
@@ -15,12 +16,34 @@ static const char usage[] =
     "swap files. Exit code 1 where something stands in the way.\n"
     "\n"
     "  --measure FILE   measure this machine, with swap files in PATH, and write a profile for\n"
-    "                   sluice simulate --hardware FILE. Takes about a minute; let nothing else "
-    "run.\n";
+    "                   --hardware FILE of plan, train and simulate. Takes some seconds; let\n"
+    "                   nothing else run. auto: where plan and train look for it by themselves,\n"
+    "                   $XDG_CACHE_HOME/sluice/hardware.json or ~/.cache/sluice/hardware.json\n";
+
+/* The place of the saved profile, its folder made. */
+static int saved_path(char *path, size_t bytes, struct sl_error *error)
+{
+    int result = sl_hardware_saved_path(path, bytes);
+    if (result)
+        return sl_error_set(error, SL_DOMAIN_INPUT, result,
+                            "--measure auto: neither XDG_CACHE_HOME nor HOME says where to save; "
+                            "give a file");
+    char *slash = strrchr(path, '/');
+    *slash = 0;
+    result = sl_make_folders(path, error);
+    *slash = '/';
+    return result;
+}
 
 static int measure(const char *file, const char *device_name, const struct sl_doctor_options *paths)
 {
     struct sl_error error = {0};
+    char saved[4096];
+    if (strcmp(file, "auto") == 0) {
+        if (saved_path(saved, sizeof(saved), &error))
+            return report_error(&error);
+        file = saved;
+    }
     struct sl_workers *workers = NULL;
     struct sl_device *device = NULL;
     struct sl_measured *measured = calloc(1, sizeof(*measured));

@@ -1,16 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/program/program.h"
 
 static const char usage[] =
     "usage: sluice plan --model DIR|PRESET [--data FILE...] [--config FILE] [--set key=value]...\n"
-    "                   [--device NAME] [--json]\n"
+    "                   [--device NAME] [--hardware PROFILE|FILE] [--json]\n"
     "\n"
-    "Builds and checks the plan of a run and prints the memory of every tier and the bytes of "
-    "every\n"
-    "lane. Takes no memory and writes nothing. Exit code 2: the run does not fit.\n";
+    "Builds and checks the plan of a run and prints the memory of every tier, the bytes of every\n"
+    "lane, and what a step is predicted to take. Takes no memory and writes nothing. Exit code 2:\n"
+    "the run does not fit.\n"
+    "\n"
+    "  --hardware   FILE: this machine, as `sluice doctor --measure FILE` wrote it (without the\n"
+    "               option: what `sluice doctor --measure auto` saved); PROFILE: another machine\n"
+    "               (v100-dgx2, a100-80, h100-pcie, h200, rtx4090, gh200), as sluice simulate\n";
+
+/* A named profile is a machine elsewhere; a file is this one. */
+static bool is_elsewhere(const char *hardware)
+{
+    size_t length = hardware ? strlen(hardware) : 0;
+    return length && !strchr(hardware, '/') &&
+           (length <= 5 || strcmp(hardware + length - 5, ".json") != 0);
+}
 
 int command_plan(int argc, char **argv)
 {
@@ -22,6 +35,8 @@ int command_plan(int argc, char **argv)
         fprintf(stderr, "sluice: plan needs --model\n%s", usage);
         return EXIT_WRONG_INPUT;
     }
+    if (is_elsewhere(o.hardware))
+        return command_simulate(argc, argv);
     struct sl_run_options options = library_options(&o);
     struct sl_error error = {0};
     char *text;

@@ -11,6 +11,7 @@
 static const char usage[] =
     "usage: sluice train --model DIR|PRESET --data FILE... --out DIR [--config FILE]\n"
     "                    [--steps N] [--seed S] [--set key=value]... [--device NAME]\n"
+    "                    [--hardware FILE]\n"
     "                    [--resume] [--trace FILE]\n"
     "\n"
     "  --model    a folder with config.json (and weights), or a named shape: tiny, gpt2-124m, ...\n"
@@ -19,6 +20,8 @@ static const char usage[] =
     "  --set      one key, over the file: train.learning_rate=3e-4, placement.optimizer=nvme, ...\n"
     "             (docs/config.md lists all of them)\n"
     "  --device   auto, host, host:discrete, cuda, cuda:N\n"
+    "  --hardware profile of this machine to choose settings by (sluice doctor --measure); they\n"
+    "             change no bit\n"
     "  --resume   go on from the last checkpoint in --out\n"
     "  --trace    write the lanes' operations for Perfetto\n"
     "\n"

@@ -60,7 +60,21 @@ static bool add_data(struct run_options *o, const char *file)
 
 int parse_run_options(int argc, char **argv, const char *usage, struct run_options *o)
 {
-    enum { MODEL = 256, DATA, CONFIG, OUT, STEPS, SEED, SET, RESUME, DEVICE, TRACE, JSON, HELP };
+    enum {
+        MODEL = 256,
+        DATA,
+        CONFIG,
+        OUT,
+        STEPS,
+        SEED,
+        SET,
+        RESUME,
+        DEVICE,
+        HARDWARE,
+        TRACE,
+        JSON,
+        HELP
+    };
     static const struct option longs[] = {
         {"model", required_argument, NULL, MODEL},
         {"data", required_argument, NULL, DATA},
@@ -71,6 +85,7 @@ int parse_run_options(int argc, char **argv, const char *usage, struct run_optio
         {"set", required_argument, NULL, SET},
         {"resume", no_argument, NULL, RESUME},
         {"device", required_argument, NULL, DEVICE},
+        {"hardware", required_argument, NULL, HARDWARE},
         {"trace", required_argument, NULL, TRACE},
         {"json", no_argument, NULL, JSON},
         {"help", no_argument, NULL, HELP},
@@ -106,6 +121,9 @@ int parse_run_options(int argc, char **argv, const char *usage, struct run_optio
             break;
         case RESUME:
             o->resume = true;
+            break;
+        case HARDWARE:
+            o->hardware = optarg;
             break;
         case DEVICE:
             o->device = optarg;
@@ -144,6 +162,7 @@ struct sl_run_options library_options(const struct run_options *o)
         .data = o->data,
         .data_count = o->data_count,
         .device = o->device,
+        .hardware = o->hardware,
         .log = &program_log,
     };
 }

@@ -17,7 +17,7 @@ enum { EXIT_DONE = 0, EXIT_RUN_FAILED = 1, EXIT_WRONG_INPUT = 2 };
 
 /* What train, plan and simulate take. */
 struct run_options {
-    const char *model, *config, *out, *device, *trace;
+    const char *model, *config, *out, *device, *trace, *hardware;
     const char *data[DATA_MAX];
     size_t data_count;
     const char *sets[SETS_MAX];

@@ -127,6 +127,43 @@ static uint64_t unbroken_hash(void)
     return hash;
 }
 
+/* A profile opens the settings to choice; the slow drive, wide memory and costly products of this
+ * one make others than the rule's win. */
+static void settings_chosen_by_a_profile_keep_the_bits(void **state)
+{
+    (void)state;
+    static const char profile[] =
+        "{\"name\": \"made-up\", \"device_is_host\": true,"
+        "\"host_memory_bytes\": {\"value\": 8e9, \"source\": \"made up\"},"
+        "\"host_bytes_per_second\": {\"value\": 9e10, \"source\": \"made up\"},"
+        "\"host_cores\": {\"value\": 2, \"source\": \"made up\"},"
+        "\"core_bytes_per_second\": {\"value\": 4e10, \"source\": \"made up\"},"
+        "\"core_flops_per_second\": {\"value\": 1e9, \"source\": \"made up\"},"
+        "\"nvme_read_bytes_per_second\": {\"value\": 1e8, \"source\": \"made up\"},"
+        "\"nvme_write_bytes_per_second\": {\"value\": 1e8, \"source\": \"made up\"}}";
+    char path[128];
+    snprintf(path, sizeof(path), "%s/hardware.json", root);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(profile, file);
+    fclose(file);
+    struct run run;
+    struct sl_error error = {0};
+    char *text;
+    make_run(&run, "chosen", "train.steps=" STEPS, "placement.optimizer=nvme");
+    run.options.run.hardware = path;
+    if (sl_plan_run(&run.options.run, false, &text, &error))
+        fail_msg("%s", error.message);
+    const char *chosen = strstr(text, "chosen: the fastest that fits");
+    assert_non_null(chosen);
+    const char *rule = strstr(text, "the rule: fastest tier first");
+    assert_true(rule && (size_t)(chosen - rule) > strcspn(rule, "\n")); /* another one won */
+    assert_non_null(strstr(text, "seconds per step"));
+    free(text);
+    train(&run);
+    assert_true(final_hash(&run) == unbroken_hash());
+}
+
 static void assert_nvme_is_empty(void)
 {
     DIR *folder = opendir(nvme_path);
@@ -391,6 +428,7 @@ int main(void)
         cmocka_unit_test(wrong_input_is_named_and_creates_nothing),
         cmocka_unit_test(empty_text_is_refused),
         cmocka_unit_test(a_changed_file_is_found),
+        cmocka_unit_test(settings_chosen_by_a_profile_keep_the_bits),
         cmocka_unit_test(a_full_disk_leaves_the_last_checkpoint),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A walk downhill from the rule's setting.
+ *
+ * Problem   Which schedule, buffers and placement are fast depends on every rate of the machine and
+ *           on every budget; the settings multiply, and a plan of a 10B model takes a quarter of a
+ *           second to build.
+ * Choice    One change at a time, in a fixed list, each on top of the best so far; a change is
+ *           taken if its plan fits and is faster in simulation by more than GAIN. Exchanges move a
+ *           kind to a faster tier and just so much of another to a slower one as makes room. Two
+ *           rounds, since a change may make room for one that was refused.
+ * Bound     Operations planned, not seconds, so that the choice does not depend on the load.
+ * Rejected  Trying all products of settings (hundreds of plans); a formula of lane sums (it does
+ *           not see waits, which is what most of these settings are about).
+ */
+#include "engine/choose.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/size.h"
+#include "engine/placement.h"
+
+#define GAIN 0.005       /* less is not worth another setting */
+#define OPS_MAX 1500000u /* planned in one search: some seconds */
+#define ROUNDS 2
+#define PARTS 16
+#define SUB_GROUP_FLOOR (256u << 10)
+
+struct choose {
+    const struct sl_choose_options *o;
+    struct sl_choice *choice;
+    struct sl_step_options best;
+    double best_seconds;
+    uint64_t ops; /* planned so far */
+    struct sl_error *error;
+};
+
+static bool within(const struct choose *c, const uint64_t total[SL_TIER_COUNT])
+{
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+        if (c->o->budget_bytes[tier] && total[tier] > c->o->budget_bytes[tier])
+            return false;
+    return true;
+}
+
+static int build(struct choose *c, const struct sl_step_options *step,
+                 uint64_t total[SL_TIER_COUNT], const struct sl_step_plan **plan)
+{
+    int result = c->o->attempt(c->o->user, step, total, plan, c->error);
+    if (!result)
+        c->ops += (*plan)->plan.op_count;
+    return result;
+}
+
+static int seconds_of(struct choose *c, const struct sl_step_plan *plan, double *seconds)
+{
+    uint32_t segments[] = {plan->prologue, plan->step, plan->step, plan->step};
+    struct sl_simulation_options options = {.plan = &plan->plan,
+                                            .hardware = c->o->hardware,
+                                            .segments = segments,
+                                            .segment_count = 4,
+                                            .measured = 1};
+    struct sl_simulation out;
+    int result = sl_simulate(&out, &options, c->error);
+    *seconds = result ? 0 : out.step_seconds;
+    return result;
+}
+
+static bool exhausted(const struct choose *c)
+{
+    return c->ops >= OPS_MAX || c->choice->row_count == SL_CHOICE_ROWS_MAX;
+}
+
+static int try_step(struct choose *c, const struct sl_step_options *step, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Build and simulate a setting; it becomes the best where it fits and is faster. */
+static int try_step(struct choose *c, const struct sl_step_options *step, const char *format, ...)
+{
+    if (exhausted(c)) {
+        c->choice->cut_short = true;
+        return 0;
+    }
+    struct sl_choice_row *row = &c->choice->rows[c->choice->row_count++];
+    const struct sl_step_plan *plan;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(row->text, sizeof(row->text), format, args);
+    va_end(args);
+    row->seconds = 0;
+    row->taken = false;
+    int result = build(c, step, row->bytes, &plan);
+    if (result || !within(c, row->bytes))
+        return result;
+    result = seconds_of(c, plan, &row->seconds);
+    if (result || row->seconds >= c->best_seconds * (1 - GAIN))
+        return result;
+    row->taken = true;
+    c->choice->best = c->choice->row_count - 1;
+    c->best = *step;
+    c->best_seconds = row->seconds;
+    return 0;
+}
+
+/* ---- changes -------------------------------------------------------------------------------- */
+
+static int try_order(struct choose *c)
+{
+    size_t m = c->best.micro_batches;
+    const size_t groups[] = {m, (m + 1) / 2, 1};
+    int result = 0;
+    for (size_t i = 0; i < 3 && !result && c->o->free.order; i++) {
+        struct sl_step_options step = c->best;
+        if (step.group == groups[i] || (i == 1 && groups[1] <= 1))
+            continue;
+        step.group = groups[i];
+        result = try_step(c, &step, "%zu micro-batches per pass", step.group);
+    }
+    return result;
+}
+
+static int try_recompute(struct choose *c)
+{
+    struct sl_step_options step = c->best;
+    step.recompute = !step.recompute;
+    if (!c->o->free.recompute)
+        return 0;
+    return try_step(c, &step, step.recompute ? "activations recomputed" : "activations kept");
+}
+
+static int try_depths(struct choose *c)
+{
+    static const uint32_t ahead[] = {1, 2, 3}, buffers[] = {2, 3, 4, 6, 8};
+    int result = 0;
+    for (size_t i = 0; i < 3 && !result && c->o->free.prefetch; i++) {
+        struct sl_step_options step = c->best;
+        if (step.prefetch == ahead[i])
+            continue;
+        step.prefetch = ahead[i];
+        result = try_step(c, &step, "%u layers ahead", ahead[i]);
+    }
+    for (size_t i = 0; i < 5 && !result && c->o->free.buffers; i++) {
+        struct sl_step_options step = c->best;
+        if (step.optimizer_buffers == buffers[i] ||
+            step.placement.fraction[SL_PLACED_OPTIMIZER][SL_TIER_NVME] <= 0)
+            continue;
+        step.optimizer_buffers = buffers[i];
+        result = try_step(c, &step, "%u optimizer buffers", buffers[i]);
+    }
+    return result;
+}
+
+static int try_sub_group(struct choose *c)
+{
+    static const int shifts[] = {1, 2, -1, -2};
+    uint64_t from = c->best.sub_group_elements, most = c->o->free.sub_group_max;
+    int result = 0;
+    for (size_t i = 0; i < 4 && !result && c->o->free.sub_group; i++) {
+        struct sl_step_options step = c->best;
+        uint64_t elements = shifts[i] > 0 ? from << shifts[i] : from >> -shifts[i];
+        if (elements < SUB_GROUP_FLOOR || (most && elements > most))
+            continue;
+        step.sub_group_elements = elements;
+        result = try_step(c, &step, "sub-groups of %.3g M elements", 1e-6 * (double)elements);
+    }
+    return result;
+}
+
+static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
+                                                   "activations"};
+
+static void move_share(double fraction[SL_TIER_COUNT], int from, int to, double share)
+{
+    fraction[to] += share;
+    fraction[from] = fmax(0, fraction[from] - share);
+}
+
+/* `up` goes from the slow tier to the fast one; `down` goes the other way, by as little as fits. */
+static int exchange(struct choose *c, int up, int down, int fast, int slow)
+{
+    struct sl_step_options step = c->best;
+    double rises = step.placement.fraction[up][slow], sinks = step.placement.fraction[down][fast];
+    if (rises <= 0 || sinks <= 0)
+        return 0;
+    move_share(step.placement.fraction[up], slow, fast, rises);
+    const double *row = c->best.placement.fraction[down];
+    int low = 0, high = PARTS, result = 0; /* high is hoped to fit */
+    while (high - low > 1 && !result && !exhausted(c)) {
+        int middle = (low + high) / 2;
+        uint64_t total[SL_TIER_COUNT];
+        const struct sl_step_plan *plan;
+        memcpy(step.placement.fraction[down], row, sizeof(step.placement.fraction[down]));
+        move_share(step.placement.fraction[down], fast, slow, sinks * middle / PARTS);
+        result = build(c, &step, total, &plan);
+        if (!result && within(c, total))
+            high = middle;
+        else
+            low = middle;
+    }
+    memcpy(step.placement.fraction[down], row, sizeof(step.placement.fraction[down]));
+    move_share(step.placement.fraction[down], fast, slow, sinks * high / PARTS);
+    if (result)
+        return result;
+    return try_step(c, &step, "%s up to %s, %.0f %% of %s down to %s", kinds[up],
+                    sl_tier_name((enum sl_tier)fast), 100 * sinks * high / PARTS, kinds[down],
+                    sl_tier_name((enum sl_tier)slow));
+}
+
+static int try_exchanges(struct choose *c)
+{
+    int result = 0;
+    for (int fast = c->best.unified ? SL_TIER_HOST : SL_TIER_DEVICE; fast < SL_TIER_NVME; fast++)
+        for (int up = 0; up < SL_PLACED_COUNT; up++)
+            for (int down = 0; down < SL_PLACED_COUNT && !result; down++)
+                if (up != down && c->o->free.placement[up] && c->o->free.placement[down] &&
+                    (fast + 1 < SL_TIER_NVME || c->o->nvme))
+                    result = exchange(c, up, down, fast, fast + 1);
+    return result;
+}
+
+/* ---- the rule ------------------------------------------------------------------------------- */
+
+struct rule {
+    struct choose *c;
+    struct sl_step_options step;
+};
+
+static int rule_attempt(void *user, const struct sl_placement *placement,
+                        uint64_t total[SL_TIER_COUNT], struct sl_error *error)
+{
+    struct rule *rule = user;
+    const struct sl_step_plan *plan;
+    rule->step.placement = *placement;
+    return rule->c->o->attempt(rule->c->o->user, &rule->step, total, &plan, error);
+}
+
+static int apply_rule(struct choose *c)
+{
+    struct rule rule = {.c = c, .step = c->o->step};
+    struct sl_placement_search search = {.placement = c->o->step.placement,
+                                         .unified = c->o->step.unified,
+                                         .nvme = c->o->nvme,
+                                         .attempt = rule_attempt,
+                                         .user = &rule};
+    memcpy(search.free, c->o->free.placement, sizeof(search.free));
+    memcpy(search.budget_bytes, c->o->budget_bytes, sizeof(search.budget_bytes));
+    int result = sl_placement_find(&search, c->error);
+    c->best = c->o->step;
+    c->best.placement = search.placement;
+    return result;
+}
+
+int sl_choose(struct sl_step_options *step, struct sl_choice *choice,
+              const struct sl_choose_options *options, struct sl_error *error)
+{
+    struct choose c = {.o = options, .choice = choice, .best_seconds = INFINITY, .error = error};
+    *choice = (struct sl_choice){0};
+    int result = apply_rule(&c);
+    if (!result && options->hardware && !options->step.generate_positions) {
+        struct sl_step_options rule = c.best;
+        result = try_step(&c, &rule, "the rule: fastest tier first");
+        if (!result && !choice->rows[0].taken)
+            options = NULL; /* it does not fit: nothing to improve */
+    } else {
+        options = NULL;
+    }
+    static int (*const changes[])(struct choose *) = {try_depths, try_exchanges, try_order,
+                                                      try_recompute, try_sub_group};
+    for (int round = 0; round < ROUNDS && options && !result; round++) {
+        double before = c.best_seconds;
+        for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]) && !result; i++)
+            result = changes[i](&c);
+        if (c.best_seconds >= before)
+            break;
+    }
+    *step = c.best;
+    return result;
+}
