@@ -194,7 +194,7 @@ SL_API int sl_optimizer_updates_get(const struct sl_optimizer *optimizer, uint32
 SL_API int sl_optimizer_updates_set(struct sl_optimizer *optimizer, uint32_t index,
                                     uint64_t updates, struct sl_error *error);
 
-/* Write the state to a file (format: engine/optimizer_file.c), or take it from one.
+/* Write the state to a file (docs/python.md, "The state file"), or take it from one.
  *
  * Memory   both allocate 8 MiB and a table of names, freed on return
  * Durable  after save returns 0 the file is whole and survives a power loss; before, the one that

@@ -181,7 +181,7 @@ def version():
 
 
 class Handle:
-    """One struct sl_optimizer. Methods raise Error, ValueError or MemoryError."""
+    """One struct sl_optimizer. Methods raise Error, and RuntimeError after close()."""
 
     def __init__(self, options):
         self._pointer = c_void_p()
@@ -189,6 +189,8 @@ class Handle:
         self._call("create", ctypes.byref(options), first=ctypes.byref(self._pointer))
 
     def _call(self, name, *args, first=None):
+        if first is None and not self._pointer:
+            raise RuntimeError("the optimizer has been closed")
         error = ErrorStruct()
         function = getattr(self._library, "sl_optimizer_" + name)
         code = function(self._pointer if first is None else first, *args, ctypes.byref(error))
