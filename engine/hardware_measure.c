@@ -383,10 +383,6 @@ static int measure_device(struct measure *m)
 
 #define DRIVE_CHUNK (8u << 20)
 #define DRIVE_IN_FLIGHT 8u
-/* Drives and virtual disks answer faster at first (caches, credit for bursts); training does not
- * end after a gigabyte. So passes repeat this many times a figure's seconds, and the last counts.
- */
-#define DRIVE_PATIENCE 60
 
 struct drive {
     struct sl_swap *swap;
@@ -468,21 +464,15 @@ static int measure_drive(struct measure *m)
         result = sl_arena_create(&arena, (uint64_t)DRIVE_CHUNK * DRIVE_IN_FLIGHT,
                                  m->options->workers, m->error);
     double seconds[4] = {0};
-    unsigned rounds = 0;
     if (!result) {
         drive.buffer = arena.base;
         sl_swap_register(drive.swap, arena.base, arena.bytes);
         for (uint32_t i = 0; i < DRIVE_IN_FLIGHT; i++)
             drive.done[i] = 1;
+        seconds[0] = drive_pass(&drive, true, false);
+        seconds[1] = drive_pass(&drive, false, false);
+        seconds[2] = drive_pass(&drive, true, true);
         uint64_t start_ns = sl_clock_ns();
-        do {
-            seconds[0] = drive_pass(&drive, true, false);
-            seconds[1] = drive_pass(&drive, false, false);
-            seconds[2] = drive_pass(&drive, true, true);
-            rounds++;
-        } while (!drive.result &&
-                 (double)(sl_clock_ns() - start_ns) * 1e-9 < DRIVE_PATIENCE * m->seconds);
-        start_ns = sl_clock_ns();
         for (uint64_t i = 0; i < 16 && !drive.result; i++)
             drive.result = sl_swap_transfer(drive.swap, false, i * DRIVE_CHUNK, drive.buffer, 4096);
         seconds[3] = (double)(sl_clock_ns() - start_ns) * 1e-9 / 16;
@@ -500,10 +490,10 @@ static int measure_drive(struct measure *m)
     double bytes = (double)m->nvme_bytes;
     const char *how =
         stats.direct ? "O_DIRECT" : "through the page cache: O_DIRECT is refused here";
-    set(m, &h->nvme_write_bytes_per_second, bytes / seconds[0],
-        "%.2f GB written, the last of %u rounds, %s", bytes * 1e-9, rounds, how);
-    set(m, &h->nvme_read_bytes_per_second, bytes / seconds[1], "%.2f GB read, likewise, %s",
-        bytes * 1e-9, how);
+    set(m, &h->nvme_write_bytes_per_second, bytes / seconds[0], "%.2f GB written, %s", bytes * 1e-9,
+        how);
+    set(m, &h->nvme_read_bytes_per_second, bytes / seconds[1], "%.2f GB read, %s", bytes * 1e-9,
+        how);
     set(m, &h->nvme_mixed_bytes_per_second, bytes / seconds[2], "read and written in turns, %s",
         how);
     set(m, &h->nvme_op_seconds, seconds[3], "a read of 4 KiB");
