@@ -179,7 +179,7 @@ static void run_world(struct world *w, struct sl_device *device, const uint32_t 
                                           .user = w};
     assert_int_equal(sl_executor_create(&w->executor, &options, &error), 0);
     for (uint32_t n = 0; n < INSTANCES; n++)
-        assert_int_equal(sl_executor_submit(w->executor, segments[n], (void *)&contexts[n]), 0);
+        assert_int_equal(sl_executor_submit(w->executor, segments[n], 0, (void *)&contexts[n]), 0);
     assert_int_equal(sl_executor_wait(w->executor, 0), 0);
     struct sl_executor_stats stats;
     sl_executor_stats(w->executor, &stats);
