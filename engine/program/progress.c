@@ -16,7 +16,8 @@ static void format_time(double seconds, char text[24])
 /* Milliseconds that each lane was busy, lanes without work left out. */
 static void format_lanes(const struct sl_progress *p, char *text, size_t bytes)
 {
-    static const char *const names[SL_LANES] = {"compute", "h2d", "d2h", "cpu", "ctl", "rd", "wr", "net"};
+    static const char *const names[SL_LANES] = {"compute", "h2d", "d2h", "cpu",
+                                                "ctl",     "rd",  "wr",  "net"};
     size_t used = 0;
     text[0] = 0;
     for (int lane = 0; lane < SL_LANES && used < bytes; lane++) {
