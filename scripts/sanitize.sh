@@ -4,7 +4,7 @@
 # that has threads under ThreadSanitizer.
 source "$(dirname "$0")/common.sh"
 
-threaded="workers device_host swap placement executor"
+threaded="workers device_host swap placement executor optimizer"
 
 run() {
     local name=$1 sanitizers=$2

@@ -401,7 +401,8 @@ static void eight_bit_moments(void **state)
 static void no_master(void **state)
 {
     (void)state;
-    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_BF16, "*k_proj*", 1, false, CLIP, false, true};
+    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_BF16, "*k_proj*", 1, false, CLIP,
+                      false, true};
     all_placements_agree(&run);
     run.hyper.kind = SL_OPTIM_SGD; /* and no state at all, with a step that is skipped */
     run.overflow = true;
