@@ -99,7 +99,8 @@ expect 1 "standard output" bash -c "'$sluice' --help >/dev/full"
 expect 1 "standard output" bash -c "'$sluice' plan --model tiny --json >/dev/full"
 
 # A closed terminal and a closed pipe stop a run as Ctrl-C does: saved.
-"$sluice" "${tiny[@]}" --out hung --steps 1000000 >out 2>err &
+# (Under nohup, which is inherited, it goes on: that is what nohup asks for.)
+env --default-signal=HUP "$sluice" "${tiny[@]}" --out hung --steps 1000000 >out 2>err &
 for ((i = 0; i < 200; i++)); do [ ! -s hung/log.jsonl ] && sleep 0.05; done
 kill -HUP $!
 wait $!

@@ -12,6 +12,8 @@ for tool in "$compiler" "$emulator"; do
     command -v "$tool" >/dev/null 2>&1 || { echo "SKIP: $tool is not installed"; exit 77; }
 done
 mkdir -p "$build"
+echo '#include <stdint.h>' | $compiler -x c -E -o /dev/null - 2>/dev/null ||
+    { echo "SKIP: $compiler has no C library (libc6-dev-arm64-cross)"; exit 77; }
 flags="-std=gnu17 -O2 -ffp-contract=off -fno-fast-math -fno-math-errno -D_GNU_SOURCE"
 flags="$flags -Wall -Wextra -Werror -Wno-missing-field-initializers -I$root/tests/kernels/cross -I$root"
 objects=
