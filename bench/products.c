@@ -316,7 +316,8 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
             seconds = strtod(argv[++i], NULL);
         } else {
-            fprintf(stderr, "usage: bench-products [--threads N] [--seconds S] [--cpu-time] [--json]\n");
+            fprintf(stderr, "usage: bench-products [--threads N] [--seconds S] [--cpu-time] "
+                            "[--json]\n");
             return 2;
         }
     }

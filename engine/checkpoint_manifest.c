@@ -174,6 +174,12 @@ static bool read_scaler(const json_t *root, struct sl_checkpoint *checkpoint)
     return true;
 }
 
+/* Version 1 had none of these; its runs had the first of the choices, 0. */
+static bool since_version_2(const char *key)
+{
+    return strcmp(key, "delayed_update") == 0 || strcmp(key, "master") == 0;
+}
+
 int sl_checkpoint_read(const char *directory, struct sl_checkpoint *checkpoint,
                        struct sl_error *error)
 {
@@ -191,13 +197,14 @@ int sl_checkpoint_read(const char *directory, struct sl_checkpoint *checkpoint,
     const char *format = json_string_value(json_object_get(root, "format"));
     json_int_t version = json_integer_value(json_object_get(root, "version"));
     int result = 0;
-    if (!format || strcmp(format, FORMAT) != 0 || version != VERSION)
+    if (!format || strcmp(format, FORMAT) != 0 || version < 1 || version > VERSION)
         result = sl_error_set(error, SL_DOMAIN_DATA, -EINVAL,
                               "%s: format \"%s\" version %d; this program reads \"" FORMAT
-                              "\" version %d",
+                              "\" versions 1 to %d",
                               path, format ? format : "", (int)version, VERSION);
     for (size_t i = 0; i < FIELD_COUNT && !result; i++)
-        if (!read_field(&fields[i], json_object_get(root, fields[i].key), checkpoint))
+        if (!read_field(&fields[i], json_object_get(root, fields[i].key), checkpoint) &&
+            !(version == 1 && since_version_2(fields[i].key)))
             result =
                 sl_error_set(error, SL_DOMAIN_DATA, -EINVAL,
                              "%s: field \"%s\" is missing or not understood", path, fields[i].key);
