@@ -74,11 +74,6 @@ struct result {
     size_t bytes_per_element;
 };
 
-static size_t moment_bytes(enum sl_moment_kind kind)
-{
-    return kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
-}
-
 static void add_array(struct arrays *arrays, size_t bytes, enum array_mode mode)
 {
     arrays->array[arrays->array_count++] = (struct array){bytes, mode, NULL};
@@ -101,9 +96,9 @@ static void describe(struct bench *bench, const struct form *form)
     if (form->weight != SL_F32)
         add_array(arrays, 2, form->master == SL_MASTER_F32 ? ARRAY_WRITE : ARRAY_UPDATE);
     if (sl_optim_has_exp_avg(&bench->args.hyper))
-        add_array(arrays, moment_bytes(form->moment), ARRAY_UPDATE);
+        add_array(arrays, sl_moment_bytes(form->moment), ARRAY_UPDATE);
     if (sl_optim_has_exp_avg_sq(&bench->args.hyper))
-        add_array(arrays, moment_bytes(form->moment), ARRAY_UPDATE);
+        add_array(arrays, sl_moment_bytes(form->moment), ARRAY_UPDATE);
 }
 
 static void point_args(struct bench *bench, const struct form *form)
@@ -150,7 +145,7 @@ static void fill_task(void *arg, size_t task, size_t worker)
 
 static void zero_moments(struct bench *bench)
 {
-    size_t bytes = moment_bytes(bench->args.moment_kind) * bench->options.count;
+    size_t bytes = sl_moment_bytes(bench->args.moment_kind) * bench->options.count;
     if (bench->args.exp_avg)
         memset(bench->args.exp_avg, 0, bytes);
     if (bench->args.exp_avg_sq)
@@ -164,7 +159,7 @@ static void step_task(void *arg, size_t task, size_t worker)
     (void)worker;
     struct bench *bench = arg;
     struct sl_optim_args part = bench->args;
-    size_t first = (size_t)task * TASK_ELEMENTS, moment = moment_bytes(part.moment_kind);
+    size_t first = (size_t)task * TASK_ELEMENTS, moment = sl_moment_bytes(part.moment_kind);
     part.element_first = first;
     part.count = sl_min_u64(TASK_ELEMENTS, bench->options.count - first);
     part.grad = (const char *)part.grad + first * sl_dtype_bytes(part.grad_dtype);

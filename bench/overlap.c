@@ -35,7 +35,7 @@ static const struct row {
     {"slow link", "host:discrete", SL_TIER_HOST, SL_TIER_HOST, 0, 60000000, 0},
     {"slow link, speculating", "host:discrete", SL_TIER_HOST, SL_TIER_HOST, 1, 60000000, 0},
     {"slow drive", "host", SL_TIER_HOST, SL_TIER_NVME, 0, 0, 120000000},
-    {"slow drive, a third speculating", "host", SL_TIER_HOST, SL_TIER_NVME, 0.33, 0, 120000000},
+    {"slow drive, half speculating", "host", SL_TIER_HOST, SL_TIER_NVME, 0.5, 0, 120000000},
     {"slow drive, speculating", "host", SL_TIER_HOST, SL_TIER_NVME, 1, 0, 120000000},
 };
 

@@ -49,7 +49,7 @@ static size_t element_bytes(const struct sl_step_options *o, enum state_file fil
 {
     if (file == MASTER || file >= EXP_AVG_SCALE)
         return 4;
-    return o->moment_kind == SL_MOMENT_F32 ? 4 : o->moment_kind == SL_MOMENT_BF16 ? 2 : 1;
+    return sl_moment_bytes(o->moment_kind);
 }
 
 static enum sl_safetensors_type element_type(const struct sl_step_options *o, enum state_file file)

@@ -37,22 +37,17 @@ struct staged {
     bool copied;
 };
 
-/* Bytes of a slot's current version, and where they begin in it. */
-static uint64_t slot_bytes(const struct sl_slot *slot)
-{
-    return slot->versioned ? slot->bytes / 2 : slot->bytes;
-}
-
+/* Where a slot's current version begins. */
 static uint64_t slot_skip(const struct sl_engine *engine, const struct sl_slot *slot)
 {
-    return slot->versioned && engine->version ? slot->bytes / 2 : 0;
+    return slot->versioned && engine->version ? sl_slot_bytes(slot) : 0;
 }
 
 static int move(struct sl_engine *engine, const struct staged *staged, bool back,
                 struct sl_error *error)
 {
     const struct sl_slot *slot = &engine->sp.plan.slots[staged->slot];
-    uint64_t bytes = slot_bytes(slot), skip = slot_skip(engine, slot);
+    uint64_t bytes = sl_slot_bytes(slot), skip = slot_skip(engine, slot);
     int result;
     if (slot->tier == SL_TIER_NVME) {
         result =
@@ -87,7 +82,7 @@ static int stage(struct sl_engine *engine, struct staged *staged, uint32_t slot,
         staged->memory = (unsigned char *)sl_executor_pointer(engine->executor, slot) +
                          slot_skip(engine, &plan->slots[slot]);
     if (mode == SL_STATE_FILL)
-        memset(staged->memory, 0, slot_bytes(&plan->slots[slot]));
+        memset(staged->memory, 0, sl_slot_bytes(&plan->slots[slot]));
     else if (staged->copied)
         return move(engine, staged, false, error);
     return 0;
@@ -105,7 +100,7 @@ static struct sl_state_span span_of(const struct sl_step_plan *sp, const struct 
 {
     const struct sl_step_options *o = &sp->options;
     uint64_t index = run->state_offset;
-    size_t moment = o->moment_kind == SL_MOMENT_F32 ? 4 : o->moment_kind == SL_MOMENT_BF16 ? 2 : 1;
+    size_t moment = sl_moment_bytes(o->moment_kind);
     struct sl_state_span span = {
         .param = run->param,
         .first = run->param_first,

@@ -57,13 +57,18 @@ void sl_state_hasher_add(struct sl_state_hasher *hasher, const struct sl_step_pl
                          const struct sl_state_span *span)
 {
     enum sl_moment_kind kind = sp->options.moment_kind;
-    size_t moment = kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
+    size_t moment = sl_moment_bytes(kind);
     size_t weight = sl_dtype_bytes(sp->options.precision);
+    /* In fp32 a trained weight is its own master and counts twice. Without moments the files of a
+     * checkpoint do not say which ones were trained, so all do. */
+    const struct sl_optim_hyper *hyper = &sp->options.hyper;
+    bool own_master = sp->options.precision == SL_F32 && !sl_optim_has_exp_avg(hyper) &&
+                      !sl_optim_has_exp_avg_sq(hyper);
     float values[SL_STATE_HASH_CHUNK];
     for (uint64_t first = 0; first < span->count; first += SL_STATE_HASH_CHUNK) {
         uint64_t count = sl_min_u64(SL_STATE_HASH_CHUNK, span->count - first);
         sl_state_hasher_bytes(hasher, (const char *)span->weight + first * weight, count * weight);
-        if (span->master || span->low) {
+        if (span->master || span->low || own_master) {
             sl_state_master_load(sp, span, first, count, values);
             sl_state_hasher_bytes(hasher, values, count * sizeof(float));
         }

@@ -49,7 +49,7 @@ void sl_emit_move(struct sl_emit *e, enum sl_op_kind kind, uint32_t from, uint32
         [SL_OP_EVICT] = SL_LANE_NVME_WRITE,
     };
     const struct sl_slot *slot = &e->plan->slots[from];
-    uint64_t bytes = e->plan->out_of_memory ? 0 : slot->versioned ? slot->bytes / 2 : slot->bytes;
+    uint64_t bytes = e->plan->out_of_memory ? 0 : sl_slot_bytes(slot);
     sl_emit_op(e, (struct sl_op_desc){.kind = kind,
                                       .lane = lanes[kind],
                                       .unit = unit,

@@ -241,11 +241,6 @@ static int cut_groups(struct sl_step_plan *sp)
     return 0;
 }
 
-static uint64_t moment_bytes(enum sl_moment_kind kind)
-{
-    return kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
-}
-
 /* Does the lane that updates this sub-group see the weight itself, not a copy? */
 static bool weight_in_reach(const struct sl_step_plan *sp, const struct sl_sub_group *group)
 {
@@ -274,7 +269,7 @@ static void lay_state(const struct sl_step_plan *sp, struct sl_sub_group *group)
         if (!has[k])
             continue;
         group->moment_offset[k] = sl_align_up(at, 4096) + phase;
-        at = group->moment_offset[k] + moment_bytes(o->moment_kind) * group->elements;
+        at = group->moment_offset[k] + sl_moment_bytes(o->moment_kind) * group->elements;
         phase += STAGGER_BYTES;
     }
     for (int k = 0; k < 2; k++) {

@@ -424,7 +424,7 @@ static struct sl_optim_args optim_of(const struct update *u, const struct sl_run
     const struct sl_sub_group *g = u->group;
     size_t element = sl_dtype_bytes(o->precision);
     uint64_t index = run->state_offset + first;
-    size_t moment = o->moment_kind == SL_MOMENT_F32 ? 4 : o->moment_kind == SL_MOMENT_BF16 ? 2 : 1;
+    size_t moment = sl_moment_bytes(o->moment_kind);
     struct sl_optim_args args = {
         .hyper = u->control.hyper,
         .master_kind = g->master_kind,
@@ -495,7 +495,7 @@ static void copy_state(const struct update *u, uint64_t index, uint64_t count)
 {
     const struct sl_sub_group *g = u->group;
     enum sl_moment_kind kind = u->c->sp->options.moment_kind;
-    size_t moment = kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
+    size_t moment = sl_moment_bytes(kind);
     uint64_t at = g->master_offset + index * sizeof(float);
     memcpy(u->state + at, u->old_state + at, count * sizeof(float));
     for (int k = 0; k < 2; k++) {

@@ -41,9 +41,7 @@ static void optim_task(void *arg, size_t task_index, size_t worker_index)
 {
     struct sl_optim_args a = *(const struct sl_optim_args *)arg;
     size_t first = task_index * OPTIM_ELEMENTS, blocks = first / SL_OPTIM_Q8_BLOCK;
-    size_t moment_bytes = a.moment_kind == SL_MOMENT_F32    ? 4
-                          : a.moment_kind == SL_MOMENT_BF16 ? 2
-                                                            : 1;
+    size_t moment_bytes = sl_moment_bytes(a.moment_kind);
     (void)worker_index;
     a.element_first += first;
     a.count = sl_min_u64(OPTIM_ELEMENTS, a.count - first);

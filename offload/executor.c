@@ -224,7 +224,7 @@ static void start_transfer(struct lane *lane, const struct sl_op *op,
     uint32_t extent = sl_plan_op_slot(executor->plan, op, write, 0);
     struct transfer *transfer = &lane->transfers[position % NVME_IN_FLIGHT];
     const struct sl_slot *slot = &executor->plan->slots[extent];
-    uint64_t skip = slot->versioned && (op->version ^ instance->version) ? slot->bytes / 2 : 0;
+    uint64_t skip = slot->versioned && (op->version ^ instance->version) ? sl_slot_bytes(slot) : 0;
     uint64_t now_ns = sl_clock_ns();
     *transfer = (struct transfer){
         .request = {.write = write,

@@ -213,6 +213,12 @@ static inline enum sl_tier sl_plan_arena(const struct sl_plan *plan, enum sl_tie
     return plan->unified && tier == SL_TIER_DEVICE ? SL_TIER_HOST : tier;
 }
 
+/* Bytes of what an operation touches of a slot: of one version, where it has two. */
+static inline uint64_t sl_slot_bytes(const struct sl_slot *slot)
+{
+    return slot->versioned ? slot->bytes / 2 : slot->bytes;
+}
+
 /* The n-th slot that an operation reads or writes (in the order they were added). */
 uint32_t sl_plan_op_slot(const struct sl_plan *plan, const struct sl_op *op, bool write,
                          uint32_t n);

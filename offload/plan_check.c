@@ -170,12 +170,6 @@ static int check_flags(const struct check *check)
     return 0;
 }
 
-/* Of one version, where a slot has two. */
-static uint64_t slot_bytes(const struct sl_slot *slot)
-{
-    return slot->versioned ? slot->bytes / 2 : slot->bytes;
-}
-
 /* A copy reads one slot and writes one, of the right tiers and of op->bytes each. */
 static int check_copies(const struct check *check)
 {
@@ -205,7 +199,7 @@ static int check_copies(const struct check *check)
             return check_fail(check, i, "a copy reads one slot and writes one");
         const struct sl_slot *from = &plan->slots[access[access[0].write ? 1 : 0].slot];
         const struct sl_slot *to = &plan->slots[access[access[0].write ? 0 : 1].slot];
-        if (slot_bytes(from) != slot_bytes(to) || op->bytes != slot_bytes(from))
+        if (sl_slot_bytes(from) != sl_slot_bytes(to) || op->bytes != sl_slot_bytes(from))
             return check_fail(check, i,
                               "copies %" PRIu64 " bytes of \"%s\" (%" PRIu64 ") to \"%s\" (%" PRIu64
                               ")",

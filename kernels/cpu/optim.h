@@ -26,6 +26,12 @@ enum sl_master_kind {
 enum sl_moment_kind { SL_MOMENT_F32, SL_MOMENT_BF16, SL_MOMENT_Q8 };
 #define SL_OPTIM_Q8_BLOCK 256u
 
+/* Bytes of one element of one moment, scales aside. */
+static inline size_t sl_moment_bytes(enum sl_moment_kind kind)
+{
+    return kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
+}
+
 /* Hyper-parameters of one step, the same for every element of a parameter group. */
 struct sl_optim_hyper {
     enum sl_optim_kind kind;

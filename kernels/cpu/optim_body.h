@@ -228,11 +228,6 @@ struct padded {
     args_t args;
 };
 
-static size_t moment_bytes(enum sl_moment_kind kind)
-{
-    return kind == SL_MOMENT_F32 ? 4 : kind == SL_MOMENT_BF16 ? 2 : 1;
-}
-
 static void copy_in(void *to, const void *array, size_t first, size_t count, size_t bytes)
 {
     if (array)
@@ -248,7 +243,7 @@ static void copy_out(void *array, const void *from, size_t first, size_t count, 
 /* Element `first` of the run becomes element 0 of the copy; random counters move along. */
 static void pad_begin(struct padded *pad, const args_t *a, size_t first, size_t count)
 {
-    size_t bytes = moment_bytes(a->moment_kind);
+    size_t bytes = sl_moment_bytes(a->moment_kind);
     memset(pad, 0, sizeof(*pad));
     copy_in(pad->grad, a->grad, first, count, sl_dtype_bytes(a->grad_dtype));
     copy_in(pad->master, a->master, first, count, 4);
@@ -268,7 +263,7 @@ static void pad_begin(struct padded *pad, const args_t *a, size_t first, size_t 
 
 static void pad_end(const struct padded *pad, const args_t *a, size_t first, size_t count)
 {
-    size_t bytes = moment_bytes(a->moment_kind);
+    size_t bytes = sl_moment_bytes(a->moment_kind);
     copy_out(a->master, pad->master, first, count, 4);
     copy_out(a->low, pad->low, first, count, 2);
     copy_out(a->weight, pad->weight, first, count, 2);

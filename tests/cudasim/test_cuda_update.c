@@ -247,9 +247,7 @@ static struct sl_optim_args with_arrays(const struct optim_case *c, unsigned cha
 static void optim_fill(struct sim *sim, struct optim_case *c)
 {
     const struct sl_optim_args *a = &c->args;
-    size_t count = a->count, moment = a->moment_kind == SL_MOMENT_F32    ? 4
-                                      : a->moment_kind == SL_MOMENT_BF16 ? 2
-                                                                         : 1;
+    size_t count = a->count, moment = sl_moment_bytes(a->moment_kind);
     size_t blocks = (count + SL_OPTIM_Q8_BLOCK - 1) / SL_OPTIM_Q8_BLOCK;
     const size_t bytes[ARRAYS] = {count * sl_dtype_bytes(a->grad_dtype),
                                   count * 4,

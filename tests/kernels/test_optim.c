@@ -108,9 +108,7 @@ static void step(const struct sl_cpu_kernels *kernels, struct sl_optim_args args
                  size_t offset)
 {
     size_t grad_bytes = sl_dtype_bytes(args.grad_dtype);
-    size_t moment = args.moment_kind == SL_MOMENT_F32    ? 4
-                    : args.moment_kind == SL_MOMENT_BF16 ? 2
-                                                         : 1;
+    size_t moment = sl_moment_bytes(args.moment_kind);
     bool weight = args.weight_dtype != SL_F32;
     args.grad = s->grad + offset * grad_bytes;
     args.master = args.master_kind == SL_MASTER_F32 ? (float *)(s->master + 4 * offset) : NULL;

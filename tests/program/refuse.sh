@@ -86,6 +86,12 @@ expect 1 "changed or damaged" "$sluice" inspect two/checkpoint-00000004 --hash
 mv two/checkpoint-00000004 aside
 expect 0 "resumed from two/checkpoint-00000002" "$sluice" "${tiny[@]}" --out two --steps 6 --resume
 
+# fp32, no moments, frozen tensors: what the files hold is what was saved.
+echo '{"optimizer": {"type": "SGD", "params": {"lr": 0.01, "momentum": 0}}}' >sgd.json
+expect 0 "" "$sluice" "${tiny[@]}" --config sgd.json --set train.precision=fp32 \
+    --set 'train.frozen=*k_proj*' --out frozen
+expect 0 "" "$sluice" inspect frozen/checkpoint-00000003 --hash
+
 # Limits of the shell: a message instead of a signal or a hang.
 expect 1 "File too large" bash -c "ulimit -f 100; exec '$sluice' train --model tiny --data text \
     --device host --steps 3 --set train.sequence_length=32 --set data.cache=false --out limited"
