@@ -238,6 +238,26 @@ static int collect(void *user, const struct sl_state_span *span, struct sl_error
     return 0;
 }
 
+/* A softmax compares scores, so that what every key has in common cancels: without RoPE the
+ * gradient of the key bias is zero. What is computed for it is the machine's rounding, and Adam makes
+ * steps of lr of that. These elements are held to the reach of such steps, then taken as expected. */
+static void settle_key_bias(const struct family *f, const struct sl_param *param, float *values)
+{
+    const char *suffix = "attn.c_attn.bias";
+    size_t length = strlen(param->name), count = param->rows * param->columns;
+    char name[160];
+    if (length < strlen(suffix) || strcmp(param->name + length - strlen(suffix), suffix) != 0)
+        return;
+    snprintf(name, sizeof(name), "param.%s", param->name);
+    float *expected = malloc(count * sizeof(float));
+    read_f32(&f->steps, name, 0, count, expected);
+    for (size_t i = count / 3; i < count / 3 * 2; i++) {
+        assert_true(fabsf(values[i] - expected[i]) <= 2 * STEPS * adamw.lr);
+        values[i] = expected[i];
+    }
+    free(expected);
+}
+
 static void compare_ten_steps(struct family *f)
 {
     struct sl_error error = {0};
@@ -258,6 +278,7 @@ static void compare_ten_steps(struct family *f)
     check(sl_state_visit(&f->engine, SL_STATE_READ, collect, &c, &error), &error, "visit");
     double worst = 0;
     for (size_t i = 0; i < f->model.param_count; i++) {
+        settle_key_bias(f, &f->model.params[i], c.values[i]);
         compare_param(&f->steps, "param.", &f->model.params[i], c.values[i], 1e-3, &worst);
         free(c.values[i]);
     }
