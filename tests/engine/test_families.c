@@ -239,8 +239,9 @@ static int collect(void *user, const struct sl_state_span *span, struct sl_error
 }
 
 /* A softmax compares scores, so that what every key has in common cancels: without RoPE the
- * gradient of the key bias is zero. What is computed for it is the machine's rounding, and Adam makes
- * steps of lr of that. These elements are held to the reach of such steps, then taken as expected. */
+ * gradient of the key bias is zero. What is computed for it is the machine's rounding, and Adam
+ * makes steps of lr of that. These elements are held to the reach of such steps, then taken as
+ * expected. */
 static void settle_key_bias(const struct family *f, const struct sl_param *param, float *values)
 {
     const char *suffix = "attn.c_attn.bias";
