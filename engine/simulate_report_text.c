@@ -39,17 +39,36 @@ static void write_memory(FILE *out, const struct sl_report *r)
     fprintf(out, "fits               %s\n\n", r->fits ? "yes" : "no");
 }
 
+/* The lanes that a lane waited for longest, where that is a tenth of its waiting or more. */
+static void write_blockers(FILE *out, const double blocked[SL_LANE_COUNT], double wait_seconds)
+{
+    bool named[SL_LANE_COUNT] = {false};
+    for (;;) {
+        int most = -1;
+        for (int lane = 0; lane < SL_LANE_COUNT; lane++)
+            if (!named[lane] && blocked[lane] >= 0.1 * wait_seconds && blocked[lane] > 0 &&
+                (most < 0 || blocked[lane] > blocked[most]))
+                most = lane;
+        if (most < 0)
+            return;
+        named[most] = true;
+        fprintf(out, "  %s %.4f", sl_lane_name((enum sl_lane)most), blocked[most]);
+    }
+}
+
 static void write_lanes(FILE *out, const struct sl_report *r)
 {
-    fprintf(out, "lane            ops        bytes     busy s    alone s     idle s\n");
+    fprintf(out, "lane            ops        bytes     busy s    alone s     idle s  of it for\n");
     for (int lane = 0; lane < SL_LANE_COUNT; lane++) {
         char bytes[SL_SIZE_TEXT_BYTES];
         if (!r->traffic.ops[lane])
             continue;
-        fprintf(out, "  %-10s %6u %12s %10.4f %10.4f %10.4f\n", sl_lane_name((enum sl_lane)lane),
+        fprintf(out, "  %-10s %6u %12s %10.4f %10.4f %10.4f", sl_lane_name((enum sl_lane)lane),
                 r->traffic.ops[lane], sl_size_format(r->traffic.bytes[lane], bytes),
                 r->simulation.busy_seconds[lane], r->simulation.solo_seconds[lane],
                 r->simulation.wait_seconds[lane]);
+        write_blockers(out, r->simulation.blocked_seconds[lane], r->simulation.wait_seconds[lane]);
+        fprintf(out, "\n");
     }
     fprintf(out, "used              ");
     for (int i = 0; i < SL_RESOURCE_COUNT; i++)
@@ -117,18 +136,29 @@ static json_t *memory_json(const struct sl_report *r)
     return memory;
 }
 
+static json_t *blockers_json(const double blocked[SL_LANE_COUNT])
+{
+    json_t *blockers = json_object();
+    for (int lane = 0; lane < SL_LANE_COUNT; lane++)
+        if (blocked[lane] > 0)
+            json_object_set_new(blockers, sl_lane_name((enum sl_lane)lane),
+                                json_real(blocked[lane]));
+    return blockers;
+}
+
 static json_t *lanes_json(const struct sl_report *r)
 {
     json_t *lanes = json_object();
     for (int lane = 0; lane < SL_LANE_COUNT; lane++)
         if (r->traffic.ops[lane])
             json_object_set_new(lanes, sl_lane_name((enum sl_lane)lane),
-                                json_pack("{s:I, s:I, s:f, s:f, s:f}", "ops",
+                                json_pack("{s:I, s:I, s:f, s:f, s:f, s:o}", "ops",
                                           (json_int_t)r->traffic.ops[lane], "bytes",
                                           (json_int_t)r->traffic.bytes[lane], "busy_seconds",
                                           r->simulation.busy_seconds[lane], "alone_seconds",
                                           r->simulation.solo_seconds[lane], "idle_seconds",
-                                          r->simulation.wait_seconds[lane]));
+                                          r->simulation.wait_seconds[lane], "idle_for_seconds",
+                                          blockers_json(r->simulation.blocked_seconds[lane])));
     return lanes;
 }
 

@@ -10,7 +10,10 @@
  * them reading, updating and writing overlap.
  *
  * New weights are written where they live if the host can reach them, otherwise into a slot on the
- * way there, from which the next forward pass takes them without reading them back.
+ * way there, from which the next forward pass takes them without reading them back. Those of a
+ * speculative update that live on a device of its own stay in host memory until the next forward
+ * pass: the drive falls behind the backward pass, and on the link, whose copies keep their order,
+ * such an upload would hold up what the backward pass needs.
  *
  * Speculation. An update needs the step's decision: the norm of all gradients (clipping), whether
  * all are finite. The decision is nearly always "apply, unclipped", so a piece may be updated as
@@ -129,11 +132,11 @@ static void prepare_target(struct sl_emit *e, uint32_t p, enum mode mode)
         e->piece_weights[p] = piece->weights;
         return;
     }
-    uint32_t target;
-    if (mode == SPECULATIVE)
+    uint32_t target = piece->updated;
+    if (target == SL_PLAN_NONE && mode == SPECULATIVE)
         target = sl_plan_view(e->plan, e->sp->weight_ring[e->weight_ring_next++ % 2], 0,
                               sl_align_up(bytes, SL_PLAN_ALIGNMENT));
-    else
+    else if (target == SL_PLAN_NONE)
         target = sl_emit_transient(e, SL_TIER_HOST, SL_STATE_WEIGHTS, bytes, "new weights", p);
     e->piece_weights[p] = target;
     if (!needs_old_weights(e, piece))
@@ -239,6 +242,19 @@ static void update_group(struct sl_emit *e, uint32_t g, enum mode mode)
     mark(e, mode, old_version(mode));
 }
 
+/* New weights from where the update wrote them to where they live. */
+static void send_home(struct sl_emit *e, uint32_t p, enum mode mode)
+{
+    const struct sl_piece *piece = &e->sp->pieces[p];
+    if (e->piece_weights[p] == piece->weights ||
+        (piece->updated != SL_PLAN_NONE && mode == SPECULATIVE))
+        return;
+    sl_emit_move(e, piece->weights_tier == SL_TIER_NVME ? SL_OP_EVICT : SL_OP_UPLOAD,
+                 e->piece_weights[p], piece->weights, (int)piece->unit, (int)p, -1);
+    if (piece->updated == SL_PLAN_NONE)
+        mark(e, mode, 0); /* else: by one update or the other, there are new ones */
+}
+
 static void update_piece(struct sl_emit *e, struct sl_emit_updates *updates, uint32_t p)
 {
     const struct sl_piece *piece = &e->sp->pieces[p];
@@ -258,11 +274,8 @@ static void update_piece(struct sl_emit *e, struct sl_emit_updates *updates, uin
             mark(e, mode, new_version(mode));
         }
     }
-    if (piece->group_count && e->piece_weights[p] != piece->weights) {
-        sl_emit_move(e, piece->weights_tier == SL_TIER_NVME ? SL_OP_EVICT : SL_OP_UPLOAD,
-                     e->piece_weights[p], piece->weights, (int)piece->unit, (int)p, -1);
-        mark(e, mode, 0);
-    }
+    if (piece->group_count)
+        send_home(e, p, mode);
     /* What was perhaps not written, or is used only in the next step, is read where it lives. */
     if (mode == REDO || in_backward(e, mode))
         e->piece_weights[p] = SL_PLAN_NONE;

@@ -74,7 +74,8 @@ static struct sl_piece *add_piece(struct sl_step_plan *sp, enum sl_piece_kind ki
                                .elements = elements,
                                .weights = SL_PLAN_NONE,
                                .gradient = SL_PLAN_NONE,
-                               .sums = SL_PLAN_NONE};
+                               .sums = SL_PLAN_NONE,
+                               .updated = SL_PLAN_NONE};
     return piece;
 }
 
@@ -294,7 +295,6 @@ static void choose_device_pieces(struct sl_step_plan *sp)
             continue;
         left -= (double)piece->sums_elements;
         piece->updated_by_device = true;
-        piece->gradient_tier = piece->weights_tier = SL_TIER_DEVICE;
     }
 }
 
@@ -317,54 +317,112 @@ static void choose_speculated(struct sl_step_plan *sp)
     }
 }
 
+/* Two spreads of one kind of state: over the pieces that are speculated on, which take what lies on
+ * `slow` tiers before the others do, and over the others. `amount`: elements per tier in all;
+ * `elements`: of the pieces that are not speculated on, and of those that are. */
+struct split {
+    double fraction[2][SL_TIER_COUNT];
+    struct sl_spread spread[2];
+};
+
+static void split_spread(struct split *split, const double amount[SL_TIER_COUNT],
+                         const double elements[2], const bool slow[SL_TIER_COUNT])
+{
+    double sum[2] = {0}; /* on fast tiers, on slow ones */
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+        sum[slow[tier]] += amount[tier];
+    double first = fmin(sum[1], elements[1]);
+    const double taken[2] = {fmin(sum[1] - first, elements[0]), first};
+    for (int k = 0; k < 2; k++) {
+        double share = elements[k] > 0 ? taken[k] / elements[k] : 0;
+        if (sum[0] <= 0)
+            share = 1;
+        const double part[2] = {1 - share, share};
+        for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
+            double of = sum[slow[tier]];
+            split->fraction[k][tier] = of > 0 ? part[slow[tier]] * amount[tier] / of : 0;
+        }
+        split->spread[k] = (struct sl_spread){.fraction = split->fraction[k]};
+    }
+}
+
 /* State that is speculated on goes to NVMe first, as far as NVMe has a share: its second version
  * costs space alone there, and the drive, the slowest of all, gets the backward pass as well.
  * Otherwise tiers are interleaved. */
 static void choose_state_tiers(struct sl_step_plan *sp)
 {
     const double *all = sp->options.placement.fraction[SL_PLACED_OPTIMIZER];
-    double elements[2] = {0}, nvme[2], fraction[2][SL_TIER_COUNT];
+    double elements[2] = {0}, amount[SL_TIER_COUNT];
     for (uint32_t p = 0; p < sp->piece_count; p++)
         if (!sp->pieces[p].updated_by_device)
             elements[sp->pieces[p].speculated] += (double)sp->pieces[p].sums_elements;
-    double wanted = all[SL_TIER_NVME] * (double)sp->trained_elements;
-    nvme[1] = fmin(wanted, elements[1]);
-    nvme[0] = fmin(wanted - nvme[1], elements[0]);
-    /* On a device of its own its share has been given. */
-    double device = sp->options.unified ? all[SL_TIER_DEVICE] : 0;
-    double memory = device + all[SL_TIER_HOST];
-    struct sl_spread spread[2];
-    for (int k = 0; k < 2; k++) {
-        double share = elements[k] > 0 ? nvme[k] / elements[k] : 0;
-        fraction[k][SL_TIER_NVME] = memory > 0 ? share : 1;
-        fraction[k][SL_TIER_DEVICE] = memory > 0 ? (1 - share) * device / memory : 0;
-        fraction[k][SL_TIER_HOST] = memory > 0 ? (1 - share) * all[SL_TIER_HOST] / memory : 0;
-        spread[k] = (struct sl_spread){.fraction = fraction[k]};
-    }
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+        amount[tier] = all[tier] * (double)sp->trained_elements;
+    if (!sp->options.unified)
+        amount[SL_TIER_DEVICE] = 0; /* has been given, whole pieces */
+    struct split split;
+    split_spread(&split, amount, elements, (const bool[SL_TIER_COUNT]){[SL_TIER_NVME] = true});
     for (uint32_t g = 0; g < sp->group_count; g++) {
         struct sl_sub_group *group = &sp->groups[g];
         const struct sl_piece *piece = &sp->pieces[group->piece];
         group->tier = piece->updated_by_device ? SL_TIER_DEVICE
-                                               : sl_spread_next(&spread[piece->speculated],
+                                               : sl_spread_next(&split.spread[piece->speculated],
                                                                 (double)group->elements);
+    }
+}
+
+/* Weights that are speculated on leave a device of its own first where NVMe has a share of the
+ * state: they need room in host memory anyway (step_emit_update.c). */
+static void choose_weight_tiers(struct sl_step_plan *sp)
+{
+    const struct sl_placement *placement = &sp->options.placement;
+    const double *all = placement->fraction[SL_PLACED_WEIGHTS];
+    bool off_device =
+        !sp->options.unified && placement->fraction[SL_PLACED_OPTIMIZER][SL_TIER_NVME] > 0;
+    double elements[2] = {0}, amount[SL_TIER_COUNT], given = 0;
+    for (uint32_t p = 0; p < sp->piece_count; p++) {
+        const struct sl_piece *piece = &sp->pieces[p];
+        if (piece->updated_by_device)
+            given += (double)piece->elements;
+        else
+            elements[piece->speculated] += (double)piece->elements;
+    }
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+        amount[tier] = all[tier] * (given + elements[0] + elements[1]);
+    amount[SL_TIER_DEVICE] = fmax(0, amount[SL_TIER_DEVICE] - given);
+    struct split split;
+    split_spread(&split, amount, elements,
+                 (const bool[SL_TIER_COUNT]){[SL_TIER_HOST] = off_device,
+                                             [SL_TIER_NVME] = off_device});
+    for (uint32_t p = 0; p < sp->piece_count; p++) {
+        struct sl_piece *piece = &sp->pieces[p];
+        piece->weights_tier = piece->updated_by_device
+                                  ? SL_TIER_DEVICE
+                                  : sl_spread_next(&split.spread[piece->speculated],
+                                                   (double)piece->elements);
+    }
+}
+
+static void choose_gradient_tiers(struct sl_step_plan *sp)
+{
+    struct sl_spread spread = {.fraction = sp->options.placement.fraction[SL_PLACED_GRADIENTS]};
+    for (uint32_t p = 0; p < sp->piece_count; p++) {
+        struct sl_piece *piece = &sp->pieces[p];
+        piece->gradient_tier = SL_TIER_HOST;
+        if (piece->gradient_elements)
+            piece->gradient_tier = sl_spread_next(&spread, (double)piece->gradient_elements);
+        if (piece->updated_by_device)
+            piece->gradient_tier = SL_TIER_DEVICE;
     }
 }
 
 static void choose_tiers(struct sl_step_plan *sp)
 {
-    const struct sl_step_options *o = &sp->options;
-    struct sl_spread weights = {.fraction = o->placement.fraction[SL_PLACED_WEIGHTS]};
-    struct sl_spread gradients = {.fraction = o->placement.fraction[SL_PLACED_GRADIENTS]};
-    for (uint32_t p = 0; p < sp->piece_count; p++) {
-        struct sl_piece *piece = &sp->pieces[p];
-        piece->weights_tier = sl_spread_next(&weights, (double)piece->elements);
-        piece->gradient_tier = SL_TIER_HOST;
-        if (piece->gradient_elements)
-            piece->gradient_tier = sl_spread_next(&gradients, (double)piece->gradient_elements);
-    }
     choose_device_pieces(sp);
     choose_speculated(sp);
     choose_state_tiers(sp);
+    choose_weight_tiers(sp);
+    choose_gradient_tiers(sp);
 }
 
 /* A speculated update must be undone from the old state alone, so that one keeps a whole master. */

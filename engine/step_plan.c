@@ -37,6 +37,10 @@ static void make_homes(struct sl_step_plan *sp)
                                       piece->unit, piece->index);
         if (!piece->gradient_elements)
             continue;
+        if (piece->speculated && piece->weights_tier == SL_TIER_DEVICE && !o->unified)
+            piece->updated = sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_WEIGHTS,
+                                          sl_piece_weight_bytes(sp, piece), true,
+                                          "updated weights %u.%u", piece->unit, piece->index);
         piece->gradient = sl_plan_slot(plan, piece->gradient_tier, SL_STATE_GRADIENTS,
                                        sl_piece_gradient_bytes(sp, piece), true, "gradient %u.%u",
                                        piece->unit, piece->index);
@@ -87,9 +91,7 @@ static int make_rings(struct sl_step_plan *sp)
             state_bytes = sl_max_u64(state_bytes, sp->groups[g].state_bytes);
     for (uint32_t p = 0; p < sp->piece_count; p++) {
         const struct sl_piece *piece = &sp->pieces[p];
-        bool away = piece->weights_tier == SL_TIER_NVME ||
-                    (piece->weights_tier == SL_TIER_DEVICE && !sp->options.unified);
-        if (piece->speculated && away)
+        if (piece->speculated && piece->weights_tier == SL_TIER_NVME)
             weight_bytes = sl_max_u64(weight_bytes, sl_piece_weight_bytes(sp, piece));
     }
     if (!speculates(sp))

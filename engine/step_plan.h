@@ -125,6 +125,7 @@ struct sl_piece {
     uint32_t weights;  /* home slots */
     uint32_t gradient; /* SL_PLAN_NONE: nothing trained */
     uint32_t sums;     /* persistent sums, or SL_PLAN_NONE where transient */
+    uint32_t updated;  /* host: weights of a speculative update on their way to the device */
 };
 
 /* The slots of one operation, by meaning; SL_PLAN_NONE where it has none. */

@@ -139,6 +139,7 @@ struct sl_slot {
     uint64_t offset;            /* in the arena or swap space of its tier */
     uint32_t segment;           /* of a transient slot; SL_PLAN_NONE when persistent */
     uint32_t first_op, last_op; /* life in program order */
+    uint32_t held_op;           /* its bytes are used by no other slot before this one is over */
 };
 
 struct sl_segment {

@@ -75,6 +75,24 @@ static int find_lives(struct sl_plan *plan, struct sl_error *error)
     return 0;
 }
 
+/* The end of each slot's hold on its bytes. What is downloaded is held until one more computation
+ * has been emitted: otherwise that computation's workspace would lie in the same bytes, and wait
+ * for the link. */
+static void find_holds(struct sl_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->slot_count; i++) {
+        struct sl_slot *slot = &plan->slots[i];
+        slot->held_op = slot->last_op;
+        if (slot->persistent || slot->last_op == SL_PLAN_NONE || slot->tier != SL_TIER_DEVICE ||
+            plan->ops[slot->last_op].lane != SL_LANE_D2H)
+            continue;
+        const struct sl_segment *segment = &plan->segments[slot->segment];
+        uint32_t last = segment->op_first + segment->op_count - 1;
+        while (slot->held_op < last && plan->ops[++slot->held_op].lane != SL_LANE_COMPUTE)
+            ;
+    }
+}
+
 static _Thread_local const struct sl_slot *sorting; /* qsort passes no context */
 
 static int segment_then_larger(const void *a, const void *b)
@@ -90,7 +108,7 @@ static int segment_then_larger(const void *a, const void *b)
 
 static bool alive_together(const struct sl_slot *a, const struct sl_slot *b)
 {
-    return a->first_op <= b->last_op && b->first_op <= a->last_op;
+    return a->first_op <= b->held_op && b->first_op <= a->held_op;
 }
 
 /* Lowest offset >= base where `slot` fits beside the placed slots that live at the same time.
@@ -353,6 +371,7 @@ int sl_plan_seal(struct sl_plan *plan, struct sl_error *error)
     int result = find_lives(plan, error);
     if (result)
         return result;
+    find_holds(plan);
     result = place_slots(plan, error);
     if (result)
         return result;

@@ -43,6 +43,7 @@ struct lane {
     uint32_t instance, index; /* next to start */
     uint64_t counter;         /* finished prefix, absolute */
     uint32_t in_flight;
+    uint32_t blocker; /* lane that its next operation waits for; SL_LANE_COUNT: none */
     bool finished[NVME_IN_FLIGHT];
 };
 
@@ -60,6 +61,7 @@ struct simulate {
     uint32_t running_count;
     double now_seconds, measure_from_seconds;
     double busy_seconds[SL_LANE_COUNT], used[SL_RESOURCE_COUNT];
+    double blocked_seconds[SL_LANE_COUNT][SL_LANE_COUNT];
 };
 
 const char *sl_resource_name(enum sl_resource resource)
@@ -232,22 +234,34 @@ static const struct sl_segment *segment_of(const struct simulate *sim, uint32_t 
     return &sim->plan->segments[sim->options->segments[instance]];
 }
 
-static bool may_start(const struct simulate *sim, const struct sl_op *op, uint32_t instance)
+/* A lane with operations of the instance left; SL_LANE_COUNT: it has finished. */
+static uint32_t unfinished_lane(const struct simulate *sim, uint32_t instance)
+{
+    uint32_t lane = 0;
+    while (lane < SL_LANE_COUNT &&
+           sim->lanes[lane].counter >=
+               sim->base[instance][lane] + segment_of(sim, instance)->lane_count[lane])
+        lane++;
+    return lane;
+}
+
+/* A lane that the operation has to wait for; SL_LANE_COUNT: it may start. */
+static uint32_t blocker_of(const struct simulate *sim, const struct sl_op *op, uint32_t instance)
 {
     if (instance >= INSTANCES_IN_FLIGHT &&
         sim->finished_instances + INSTANCES_IN_FLIGHT < instance + 1)
-        return false;
-    for (int lane = 0; lane < SL_LANE_COUNT; lane++) {
+        return unfinished_lane(sim, sim->finished_instances);
+    for (uint32_t lane = 0; lane < SL_LANE_COUNT; lane++) {
         uint64_t counter = sim->lanes[lane].counter;
         if (op->wait[lane] && counter < sim->base[instance][lane] + op->wait[lane])
-            return false;
+            return lane;
         if (!instance)
             continue;
         uint32_t wait = op->wait_previous[sim->options->segments[instance - 1]][lane];
         if (wait && counter < sim->base[instance - 1][lane] + wait)
-            return false;
+            return lane;
     }
-    return true;
+    return SL_LANE_COUNT;
 }
 
 static bool lane_is_nvme(uint32_t lane)
@@ -282,6 +296,7 @@ static void start_ops(struct simulate *sim)
 {
     for (uint32_t id = 0; id < SL_LANE_COUNT; id++) {
         struct lane *lane = &sim->lanes[id];
+        lane->blocker = SL_LANE_COUNT;
         while (lane->instance < sim->options->segment_count) {
             if (lane->index >= segment_of(sim, lane->instance)->lane_count[id]) {
                 lane->instance++;
@@ -292,7 +307,10 @@ static void start_ops(struct simulate *sim)
             const struct sl_op *op =
                 &sim->plan->ops[sim->lane_ops[sim->lane_first[s][id] + lane->index]];
             uint64_t position = sim->base[lane->instance][id] + lane->index;
-            if (!lane_has_room(lane, id, position) || !may_start(sim, op, lane->instance))
+            if (!lane_has_room(lane, id, position))
+                break;
+            lane->blocker = blocker_of(sim, op, lane->instance);
+            if (lane->blocker < SL_LANE_COUNT)
                 break;
             start_op(sim, id, op, position);
         }
@@ -303,10 +321,8 @@ static void note_instances(struct simulate *sim)
 {
     while (sim->finished_instances < sim->options->segment_count) {
         uint32_t n = sim->finished_instances;
-        for (int lane = 0; lane < SL_LANE_COUNT; lane++)
-            if (sim->lanes[lane].counter <
-                sim->base[n][lane] + segment_of(sim, n)->lane_count[lane])
-                return;
+        if (unfinished_lane(sim, n) < SL_LANE_COUNT)
+            return;
         sim->end_seconds[n] = sim->now_seconds;
         sim->finished_instances++;
         if (n + 1 + sim->options->measured == sim->options->segment_count)
@@ -385,11 +401,26 @@ static double next_event(const struct simulate *sim)
     return next;
 }
 
+/* A lane that waits for one that waits itself is held up by the lane at the end of the chain. */
+static void note_blocked(struct simulate *sim, double seconds)
+{
+    for (uint32_t lane = 0; lane < SL_LANE_COUNT; lane++) {
+        uint32_t root = lane;
+        for (int i = 0; i < SL_LANE_COUNT && root < SL_LANE_COUNT && !sim->lanes[root].in_flight;
+             i++)
+            root = sim->lanes[root].blocker;
+        if (root != lane && root < SL_LANE_COUNT)
+            sim->blocked_seconds[lane][root] += seconds;
+    }
+}
+
 static void advance(struct simulate *sim, double seconds)
 {
     bool busy[SL_LANE_COUNT] = {false};
     bool measured = sim->finished_instances + sim->options->measured >= sim->options->segment_count;
     sim->now_seconds += seconds;
+    if (measured)
+        note_blocked(sim, seconds);
     for (uint32_t i = 0; i < sim->running_count; i++) {
         struct running *run = &sim->running[i];
         busy[run->op->lane] = true;
@@ -515,6 +546,8 @@ static void set_results(const struct simulate *sim, struct sl_simulation *out)
     for (int lane = 0; lane < SL_LANE_COUNT; lane++) {
         out->busy_seconds[lane] = sim->busy_seconds[lane] / measured;
         out->wait_seconds[lane] = out->step_seconds - out->busy_seconds[lane];
+        for (int other = 0; other < SL_LANE_COUNT; other++)
+            out->blocked_seconds[lane][other] = sim->blocked_seconds[lane][other] / measured;
     }
     for (int r = 0; r < SL_RESOURCE_COUNT; r++)
         if (sim->capacity[r] > 0 && !isinf(sim->capacity[r]) && window > 0)

@@ -90,6 +90,9 @@ struct sl_simulation {
     double step_seconds;                /* end to end, from the end of one to the end of the next */
     double busy_seconds[SL_LANE_COUNT]; /* at least one operation in work */
     double wait_seconds[SL_LANE_COUNT]; /* step_seconds - busy_seconds */
+    /* Of the waiting of a lane (first index), what it waited for: the lane that was at work at the
+     * end of the chain of waits. The rest: it had nothing left to do. */
+    double blocked_seconds[SL_LANE_COUNT][SL_LANE_COUNT];
     double solo_seconds[SL_LANE_COUNT]; /* sum over its operations, had each the machine alone */
     double used_share[SL_RESOURCE_COUNT]; /* of the resource, 0 to 1 */
     double bound_seconds; /* no schedule of these operations takes less: max over lanes and shared

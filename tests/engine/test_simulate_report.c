@@ -198,7 +198,9 @@ static void ranks_share_the_state(void **state)
     options.ranks = 1;
     struct sl_report alone = report_of(&step, &options);
     assert_true(report.tokens_per_second > 2 * alone.tokens_per_second);
-    assert_true(report.tokens_per_second < 4.5 * alone.tokens_per_second);
+    /* Four links and a quarter of the state on each, but a device's own work stays what it was. */
+    assert_true(report.tokens_per_second < 4 * (double)alone.tokens_per_step /
+                                               alone.simulation.solo_seconds[SL_LANE_COMPUTE]);
     for (int kind = 0; kind < SL_PLACED_COUNT; kind++) { /* replicated: gradients are reduced */
         step.placement.fraction[kind][SL_TIER_HOST] = 0;
         step.placement.fraction[kind][SL_TIER_DEVICE] = 1;

@@ -130,6 +130,52 @@ static void lanes_overlap_in_the_steady_state(void **state)
     }
 }
 
+/* The device waits for the link, which waits for the drive: the drive holds the device up. */
+static void waiting_is_laid_at_the_end_of_the_chain(void **state)
+{
+    (void)state;
+    struct sl_plan plan;
+    sl_plan_init(&plan, false);
+    uint32_t extent = slot(&plan, SL_TIER_NVME, true, (uint64_t)(4 * GB));
+    uint32_t host = slot(&plan, SL_TIER_HOST, true, (uint64_t)(4 * GB));
+    uint32_t device = slot(&plan, SL_TIER_DEVICE, true, (uint64_t)(4 * GB));
+    sl_plan_segment_begin(&plan, "step");
+    copy(&plan, SL_OP_FETCH, SL_LANE_NVME_READ, extent, host);
+    copy(&plan, SL_OP_UPLOAD, SL_LANE_H2D, host, device);
+    compute(&plan, 1e12, 0, device);
+    sl_plan_segment_end(&plan);
+    struct sl_simulation out = run(&plan, &machine, 1);
+    near(out.total_seconds, 2 + 4 + 1);
+    near(out.blocked_seconds[SL_LANE_COMPUTE][SL_LANE_NVME_READ], 2);
+    near(out.blocked_seconds[SL_LANE_COMPUTE][SL_LANE_H2D], 4);
+    near(out.blocked_seconds[SL_LANE_H2D][SL_LANE_NVME_READ], 2);
+    near(out.blocked_seconds[SL_LANE_H2D][SL_LANE_COMPUTE], 0); /* it has nothing left to do */
+    near(out.wait_seconds[SL_LANE_H2D], 3);
+    sl_plan_finish(&plan);
+}
+
+/* A computation after a download does not lie in the bytes that are being downloaded; one later
+ * than that may. */
+static void a_download_holds_nothing_up(void **state)
+{
+    (void)state;
+    struct sl_plan plan;
+    sl_plan_init(&plan, false);
+    uint32_t host = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
+    sl_plan_segment_begin(&plan, "step");
+    for (int i = 0; i < 3; i++) {
+        uint32_t made = slot(&plan, SL_TIER_DEVICE, false, (uint64_t)GB);
+        compute(&plan, 2e12, 0, SL_PLAN_NONE);
+        sl_plan_writes(&plan, made);
+        copy(&plan, SL_OP_DOWNLOAD, SL_LANE_D2H, made, host);
+    }
+    sl_plan_segment_end(&plan);
+    struct sl_simulation out = run(&plan, &machine, 1);
+    near(out.total_seconds, 3 * 2 + 1);
+    assert_int_equal(plan.tier_bytes[SL_TIER_DEVICE], 2 * (uint64_t)GB);
+    sl_plan_finish(&plan);
+}
+
 /* An update that alone takes all of DRAM slows an upload, and the other way round. */
 static void shared_dram_is_shared_fairly(void **state)
 {
@@ -324,6 +370,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_operation_takes_its_time),
         cmocka_unit_test(lanes_overlap_in_the_steady_state),
+        cmocka_unit_test(waiting_is_laid_at_the_end_of_the_chain),
+        cmocka_unit_test(a_download_holds_nothing_up),
         cmocka_unit_test(shared_dram_is_shared_fairly),
         cmocka_unit_test(transfers_are_in_flight_together),
         cmocka_unit_test(reads_and_writes_share_a_mixed_limit),
