@@ -281,6 +281,8 @@ int sl_engine_start(struct sl_engine *engine, struct sl_error *error)
     }
     if (!result)
         result = make_arenas(engine, error);
+    if (!result && engine->device->ops->memory_seal)
+        engine->device->ops->memory_seal(engine->device);
     if (!result && engine->swap && engine->host.bytes)
         sl_swap_register(engine->swap, engine->host.base, engine->host.bytes);
     if (!result && engine->options.trace_events)

@@ -62,6 +62,9 @@ struct sl_device_ops {
 
     int (*memory_alloc)(struct sl_device *device, uint64_t bytes, void **out);
     void (*memory_free)(struct sl_device *device, void *memory, uint64_t bytes);
+    /* Everything that the plan asks for has been allocated: memory_alloc answers -EPERM from now
+     * on, and names the plan as the cause. NULL: a device that shares the host's heap. */
+    void (*memory_seal)(struct sl_device *device);
     /* Page-lock host memory for fast copies, undone by host_unregister. -ENOTSUP: not needed. */
     int (*host_register)(struct sl_device *device, void *memory, uint64_t bytes);
     void (*host_unregister)(struct sl_device *device, void *memory, uint64_t bytes);

@@ -11,8 +11,9 @@
  *           Events block instead of spinning: the cores belong to the optimizer.
  * Rejected  The default stream (it waits for all others); managed memory (the plan decides what
  *           moves, and when).
- * Invariant Device memory is allocated by memory_alloc and at creation, by nothing else; creation
- *           runs every kernel once, so that the modules are loaded before the plan is sealed.
+ * Invariant Device memory is allocated at creation and by memory_alloc before memory_seal, nowhere
+ *           else and not later; creation runs every kernel once, so that the modules are loaded
+ *           before the plan is sealed.
  */
 #include "offload/device_cuda_state.h"
 
@@ -113,6 +114,24 @@ int cuda_done(struct cuda_device *cuda, enum sl_stream stream, cudaError_t error
 
 /* ---- memory ---- */
 
+static void memory_seal(struct sl_device *device)
+{
+    atomic_store(&cuda_of(device)->sealed, true);
+}
+
+/* The device stays whole: the fault is the caller's. */
+static int refuse_sealed(struct cuda_device *cuda, uint64_t bytes)
+{
+    atomic_fetch_add(&cuda->refused, 1);
+    pthread_mutex_lock(&cuda->error_mutex);
+    int code = sl_error_set(&cuda->base.error, SL_DOMAIN_MEMORY, -EPERM,
+                            "device cuda:%u: %llu bytes asked for after the plan was sealed; what "
+                            "a run needs must be a line of its plan",
+                            cuda->index, (unsigned long long)bytes);
+    pthread_mutex_unlock(&cuda->error_mutex);
+    return code;
+}
+
 static int memory_alloc(struct sl_device *device, uint64_t bytes, void **out)
 {
     struct cuda_device *cuda = cuda_of(device);
@@ -120,6 +139,8 @@ static int memory_alloc(struct sl_device *device, uint64_t bytes, void **out)
     *out = NULL;
     if (code)
         return code;
+    if (atomic_load(&cuda->sealed))
+        return refuse_sealed(cuda, bytes);
     size_t left = 0, total = 0;
     cudaError_t error = cudaMalloc(out, bytes);
     if (!error)
@@ -298,6 +319,11 @@ static int stream_synchronize(struct sl_device *device, enum sl_stream stream)
 static void destroy(struct sl_device *device)
 {
     struct cuda_device *cuda = cuda_of(device);
+    unsigned refused = atomic_load(&cuda->refused);
+    if (refused)
+        sl_log_write(cuda->log, SL_LOG_WARNING,
+                     "device cuda:%u: %u allocations were refused after the plan was sealed",
+                     cuda->index, refused);
     cudaSetDevice((int)cuda->index);
     for (int i = 0; i < SL_STREAM_COUNT; i++)
         if (cuda->streams[i]) {
@@ -316,6 +342,7 @@ static const struct sl_device_ops cuda_ops = {
     .destroy = destroy,
     .memory_alloc = memory_alloc,
     .memory_free = memory_free,
+    .memory_seal = memory_seal,
     .host_register = host_register,
     .host_unregister = host_unregister,
     .copy = copy,

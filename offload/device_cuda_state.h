@@ -25,6 +25,8 @@ struct cuda_device {
     struct sl_cuda_context context; /* of the compute stream */
     void *workspace;                /* cuBLASLt's */
     bool synchronous;               /* SLUICE_CUDA_SYNC=1 */
+    _Atomic bool sealed;            /* no allocation any more */
+    _Atomic unsigned refused;       /* allocations asked for since */
     struct recent_operations recent[SL_STREAM_COUNT];
     _Atomic bool lost, pageable_announced;
     pthread_mutex_t error_mutex; /* of base.error */

@@ -53,6 +53,7 @@ std::vector<CUstream_st *> streams;
 std::map<uintptr_t, size_t> device_memory, host_memory;
 std::map<const void *, int> shared_limits;
 uint64_t memory_limit = (uint64_t)1 << 30, memory_used, launches;
+uint64_t mallocs_left = UINT64_MAX;
 int device_count = 1, driver = CUDART_VERSION;
 uint64_t fault_left[CUDASIM_FAULT_COUNT];
 cudasim_stream_order stream_order = CUDASIM_STREAMS_LAZY;
@@ -196,7 +197,8 @@ void synchronize(cudaStream_t stream)
 
 /* Whole programs are steered by the environment: SLUICE_CUDASIM_STREAMS=lazy|eager|SEED (shuffled),
  * SLUICE_CUDASIM_THREADS=forward|reverse|SEED,
- * SLUICE_CUDASIM_LOST=N (the device is lost at its N-th operation), SLUICE_CUDASIM_MEMORY=BYTES. */
+ * SLUICE_CUDASIM_LOST=N (the device is lost at its N-th operation), SLUICE_CUDASIM_MEMORY=BYTES,
+ * SLUICE_CUDASIM_MALLOCS=N (every cudaMalloc after the N-th fails). */
 __attribute__((constructor)) static void read_environment()
 {
     if (const char *order = std::getenv("SLUICE_CUDASIM_STREAMS")) {
@@ -214,6 +216,8 @@ __attribute__((constructor)) static void read_environment()
         fault_left[CUDASIM_FAULT_LOST] = std::strtoull(lost, nullptr, 10);
     if (const char *memory = std::getenv("SLUICE_CUDASIM_MEMORY"))
         memory_limit = std::strtoull(memory, nullptr, 10);
+    if (const char *mallocs = std::getenv("SLUICE_CUDASIM_MALLOCS"))
+        mallocs_left = std::strtoull(mallocs, nullptr, 10);
 }
 
 cudaError_t cudasim::enqueue_host(cudaStream_t stream, const char *name, std::function<void()> work)
@@ -309,8 +313,9 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     *memory = nullptr;
     if (sticky != cudaSuccess)
         return result(sticky);
-    if (strikes(CUDASIM_FAULT_MALLOC) || bytes > memory_limit - memory_used)
+    if (strikes(CUDASIM_FAULT_MALLOC) || bytes > memory_limit - memory_used || !mallocs_left)
         return result(cudaErrorMemoryAllocation);
+    mallocs_left--;
     if (!bytes)
         return result(cudaSuccess);
     void *made = std::aligned_alloc(256, (bytes + 255) / 256 * 256);

@@ -166,6 +166,31 @@ static void an_allocation_too_large_leaves_the_device_whole(void **state)
     sl_device_destroy(device);
 }
 
+/* After the seal nothing is allocated; what is there goes on working, and the end says how often it
+ * was tried. */
+static void a_sealed_device_refuses_allocations(void **state)
+{
+    (void)state;
+    struct sl_device *device = open_cuda();
+    void *memory = NULL, *late = &memory;
+    assert_int_equal(device->ops->memory_alloc(device, 4096, &memory), 0);
+    device->ops->memory_seal(device);
+    uint64_t used = SIM_CALL(cudasim_memory_used);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(device->ops->memory_alloc(device, 64, &late), -EPERM);
+        assert_null(late);
+    }
+    assert_non_null(strstr(device->error.message, "64 bytes asked for after the plan was sealed"));
+    assert_int_equal(SIM_CALL(cudasim_memory_used), used);
+    assert_int_equal(device->ops->zero(device, SL_STREAM_COMPUTE, memory, 4096), 0);
+    assert_int_equal(device->ops->stream_synchronize(device, SL_STREAM_COMPUTE), 0);
+    device->ops->memory_free(device, memory, 4096);
+    logged.lines = 0;
+    sl_device_destroy(device);
+    assert_int_equal(logged.lines, 1);
+    assert_non_null(strstr(logged.text, "2 allocations were refused"));
+}
+
 static void pageable_memory_is_announced_once(void **state)
 {
     (void)state;
@@ -388,6 +413,7 @@ int main(void)
         cmocka_unit_test_setup(opening_survives_each_failed_launch, reset),
         cmocka_unit_test_setup(fixed_lines_cover_what_the_device_holds, reset),
         cmocka_unit_test_setup(an_allocation_too_large_leaves_the_device_whole, reset),
+        cmocka_unit_test_setup(a_sealed_device_refuses_allocations, reset),
         cmocka_unit_test_setup(pageable_memory_is_announced_once, reset),
         cmocka_unit_test_setup(a_refused_launch_names_its_operation_and_sticks, reset),
         cmocka_unit_test_setup(a_lost_device_is_found_by_a_wait, reset),

@@ -10,7 +10,8 @@
 # 2. The weights' hash on the CUDA device is the same for every placement (optimizer on the GPU or
 #    on the CPU; weights, gradients, activations on either side) and every order of the streams.
 # 3. Greedy generation in fp32 gives the host device's text, and in bf16 runs to its end.
-# 4. A device that is lost ends the run with exit code 1, names what ran, and leaves the checkpoint
+# 4. A run allocates three times on the device: workspace, scratch, and the plan's arena.
+# 5. A device that is lost ends the run with exit code 1, names what ran, and leaves the checkpoint
 #    saved before as it was.
 set -u
 program=$1 data=$2 steps=$3
@@ -82,6 +83,15 @@ text=$(generate host fp32) || exit 1
 [ -n "$text" ] || fail "no text"
 [ "$(generate cuda fp32)" = "$text" ] || fail "host and CUDA device generate other texts"
 [ -n "$(generate cuda bf16)" ] || fail "no text in bf16"
+
+for allocations in 3 2; do
+    SLUICE_CUDASIM_MALLOCS=$allocations
+    export SLUICE_CUDASIM_MALLOCS
+    train "mallocs$allocations" 2 --device cuda
+    unset SLUICE_CUDASIM_MALLOCS
+    [ "$((code == 0))" = "$((allocations == 3))" ] || fail "$allocations allocations gave $code"
+done
+grep -q 'MiB needed' "$work/log" || fail "the refused allocation is not named"
 
 cp -r "$work/base" "$work/lost"
 before=$(hash_of lost)
