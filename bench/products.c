@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "kernels/host/matmul.h"
+#include "bench/sgemm.h"
 #include "offload/device.h"
 #include "offload/workers.h"
 
@@ -62,17 +62,7 @@ static void peak_task(void *arg, size_t task_index, size_t worker_index)
 {
     size_t area = (size_t)PEAK_SIDE * PEAK_SIDE;
     (void)arg, (void)worker_index;
-    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
-                                        .m = PEAK_SIDE,
-                                        .n = PEAK_SIDE,
-                                        .k = PEAK_SIDE,
-                                        .alpha = 1,
-                                        .a = left,
-                                        .a_stride = PEAK_SIDE,
-                                        .b = right,
-                                        .b_stride = PEAK_SIDE,
-                                        .c = result + task_index * area,
-                                        .c_stride = PEAK_SIDE});
+    bench_sgemm(PEAK_SIDE, left, right, result + task_index * area);
 }
 
 static double peak_gflops(void)
@@ -92,17 +82,7 @@ static double alone_gflops(void)
     double best = 0, side = ALONE_SIDE;
     for (int round = 0; round < 4; round++) {
         uint64_t start = now_ns();
-        sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
-                                            .m = ALONE_SIDE,
-                                            .n = ALONE_SIDE,
-                                            .k = ALONE_SIDE,
-                                            .alpha = 1,
-                                            .a = left,
-                                            .a_stride = ALONE_SIDE,
-                                            .b = right,
-                                            .b_stride = ALONE_SIDE,
-                                            .c = result,
-                                            .c_stride = ALONE_SIDE});
+        bench_sgemm(ALONE_SIDE, left, right, result);
         double speed = 2 * side * side * side / (double)(now_ns() - start);
         best = speed > best ? speed : best;
     }
@@ -330,9 +310,10 @@ int main(int argc, char **argv)
         return 1;
     }
     struct figures figures = {0};
-    snprintf(figures.alone_core, sizeof figures.alone_core, "%s", sl_host_blas_core());
+    snprintf(figures.alone_core, sizeof figures.alone_core, "%s", bench_sgemm_core());
     if (!cpu_time)
         figures.alone = alone_gflops();
+    bench_sgemm_threads(1);
     struct sl_error error = {0};
     struct sl_workers_options pool = {.thread_count = threads};
     if (sl_workers_create(&workers, &pool, &error) == 0) {

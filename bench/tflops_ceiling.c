@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "kernels/host/matmul.h"
+#include "bench/sgemm.h"
 #include "offload/device.h"
 #include "offload/workers.h"
 
@@ -42,16 +42,7 @@ static void host_task(void *arg, size_t task, size_t worker)
     size_t area = (size_t)HOST_SIDE_MAX * HOST_SIDE_MAX, side = job->side;
     float *a = job->memory + 3 * task * area;
     (void)worker;
-    sl_host_gemm(&(struct sl_host_gemm){.m = side,
-                                        .n = side,
-                                        .k = side,
-                                        .alpha = 1,
-                                        .a = a,
-                                        .a_stride = side,
-                                        .b = a + area,
-                                        .b_stride = side,
-                                        .c = a + 2 * area,
-                                        .c_stride = side});
+    bench_sgemm(side, a, a + area, a + 2 * area);
 }
 
 static int host_ceiling(struct tflops_ceiling *c, struct sl_workers *workers,
@@ -64,6 +55,7 @@ static int host_ceiling(struct tflops_ceiling *c, struct sl_workers *workers,
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory to measure the ceiling");
     for (size_t i = 0; i < count; i++)
         job.memory[i] = value_at(i);
+    bench_sgemm_threads(1);
     for (int round = 0; round < ROUNDS; round++)
         for (size_t i = 0; i < sizeof(host_sides) / sizeof(host_sides[0]); i++) {
             job.side = host_sides[i];

@@ -38,7 +38,6 @@ static void check_libraries(struct sl_doctor *doctor)
     static const struct {
         const char *name, *version, *use, *package;
     } libraries[] = {
-        {"OpenBLAS", SL_BUILD_OPENBLAS, "matrix products on the host", "libopenblas-dev"},
         {"liburing", SL_BUILD_LIBURING, "NVMe transfers", "liburing-dev"},
         {"hwloc", SL_BUILD_HWLOC, "cores and NUMA nodes", "libhwloc-dev"},
         {"jansson", SL_BUILD_JANSSON, "JSON", "libjansson-dev"},

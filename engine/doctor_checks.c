@@ -19,7 +19,7 @@
 #include "base/size.h"
 #include "engine/doctor_internal.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/host/matmul.h"
+#include "kernels/host/host.h"
 #include "offload/device.h"
 #include "offload/topology.h"
 #include "offload/workers.h"
@@ -53,8 +53,8 @@ void doctor_check_processor(struct sl_doctor *doctor, const struct sl_doctor_opt
                      "several times slower"
                    : NULL,
                "%s", sl_cpu_isa_name(isa));
-    doctor_add(doctor, "processor", "matrix products", SL_VERDICT_OKAY, NULL, "OpenBLAS core %s",
-               sl_host_blas_core());
+    doctor_add(doctor, "processor", "host device kernels", SL_VERDICT_OKAY, NULL, "%s",
+               sl_host_kernels()->isa);
     struct sl_topology *topology = calloc(1, sizeof(*topology));
     struct sl_error error = {0};
     struct sl_topology_source source = {.root = options->root};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A device: memory, streams, events, copies, and the compute kernels of a transformer, as a table
- * of functions. The host device implements it with the worker pool and OpenBLAS; the CUDA module
+ * of functions. The host device implements it with the worker pool; the CUDA module
  * implements it with streams and cuBLASLt. Everything above sees this table only.
  *
  * Shapes   N rows are tokens (batch_count * sequence_length of one micro-batch), C hidden size,

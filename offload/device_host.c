@@ -5,8 +5,7 @@
  * them. One thread at a time may call compute kernels (they are one stream); the optimizer and
  * gradient_finish use no shared scratch and may run beside them.
  * Memory is mapped and touched at allocation, so that a run that starts does not meet the
- * out-of-memory killer later. OpenBLAS maps a buffer for each thread that calls it at the first
- * call; all threads call it once here, before anything is measured or sealed.
+ * out-of-memory killer later.
  */
 #include "offload/device_host.h"
 
@@ -17,7 +16,6 @@
 #include <sys/mman.h>
 
 #include "base/size.h"
-#include "kernels/host/matmul.h"
 
 #define HUGE_PAGE_BYTES (2u << 20)
 /* Slots of different threads start at different cache sets and never share a page. */
@@ -125,29 +123,6 @@ void host_run(struct host_device *host, size_t task_count, double cost_ns, sl_ta
         task(arg, i, host->slot_count - 1);
 }
 
-struct warm_job {
-    struct host_device *host;
-    size_t thread_count;
-    atomic_size_t arrived, failed;
-};
-
-/* Each thread of the pool takes exactly one of these, because none ends before all have begun. */
-static void warm_task(void *arg, size_t task_index, size_t worker_index)
-{
-    struct warm_job *job = arg;
-    size_t side = SL_HOST_TILE_MAX;
-    (void)task_index;
-    atomic_fetch_add(&job->arrived, 1);
-    while (atomic_load(&job->arrived) < job->thread_count)
-        sched_yield();
-    float *result = aligned_alloc(64, side * side * sizeof *result);
-    if (result)
-        sl_host_blas_warm(host_scratch(job->host, worker_index), result);
-    else
-        atomic_fetch_add(&job->failed, 1);
-    free(result);
-}
-
 static void fixed_line(struct sl_device_properties *p, const char *name, uint64_t bytes_host)
 {
     struct sl_device_fixed *line = &p->fixed[p->fixed_count++];
@@ -159,14 +134,12 @@ static void describe(struct host_device *host, bool discrete)
 {
     struct sl_device_properties *p = &host->base.properties;
     size_t threads = sl_workers_thread_count(host->workers);
-    snprintf(p->name, sizeof p->name, "host%s, %zu thread%s, %s, OpenBLAS %s",
-             discrete ? " (discrete)" : "", threads, threads == 1 ? "" : "s", host->kernels->isa,
-             sl_host_blas_core());
+    snprintf(p->name, sizeof p->name, "host%s, %zu thread%s, %s", discrete ? " (discrete)" : "",
+             threads, threads == 1 ? "" : "s", host->kernels->isa);
     p->kind = discrete ? SL_DEVICE_HOST_DISCRETE : SL_DEVICE_HOST;
     p->unified = !discrete;
     fixed_line(p, "packing and attention scratch", host->slot_bytes * host->slot_count);
     fixed_line(p, "norm gradient sums", NORM_PARTIAL_BYTES);
-    fixed_line(p, "OpenBLAS buffers", (uint64_t)SL_HOST_BLAS_THREAD_BYTES * threads);
 }
 
 int sl_device_host_create(struct sl_device **out, const struct sl_device_options *options,
@@ -183,8 +156,7 @@ int sl_device_host_create(struct sl_device **out, const struct sl_device_options
     host->log = options->log;
     host->link_bytes_per_second = options->link_bytes_per_second;
     host->slot_count = sl_workers_index_count(options->workers) + 1;
-    host->slot_bytes = SLOT_STAGGER_BYTES +
-                       sl_max_u64(SL_HOST_MATMUL_SCRATCH_BYTES, SL_HOST_ATTENTION_SCRATCH_BYTES);
+    host->slot_bytes = SLOT_STAGGER_BYTES + SL_HOST_ATTENTION_SCRATCH_BYTES; /* the larger */
     host->scratch = aligned_alloc(4096, sl_align_up(host->slot_bytes * host->slot_count, 4096));
     host->partials = aligned_alloc(4096, NORM_PARTIAL_BYTES);
     int rc = 0;
@@ -195,15 +167,8 @@ int sl_device_host_create(struct sl_device **out, const struct sl_device_options
     } else {
         memset(host->scratch, 0, host->slot_bytes * host->slot_count);
         memset(host->partials, 0, NORM_PARTIAL_BYTES);
-        sl_host_blas_init();
-        struct warm_job job = {.host = host,
-                               .thread_count = sl_workers_thread_count(options->workers)};
-        sl_workers_run(options->workers, job.thread_count, warm_task, &job);
         describe(host, discrete);
-        if (atomic_load(&job.failed))
-            rc = sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "host device: no memory");
-        else
-            rc = discrete ? host_lanes_start(host, error) : 0;
+        rc = discrete ? host_lanes_start(host, error) : 0;
     }
     if (rc) {
         destroy(&host->base);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The host device's compute kernels: each cuts its problem into tasks and runs them on the pool.
  *
- * Where a row's result does not depend on other rows the cut is free; where it matters (matrix
- * products, weight gradients of norms, attention) it is a function of the shape alone. Small
- * problems run in the caller. Costs are rough nanoseconds of one core and decide nothing else.
+ * Where a row's result does not depend on other rows, and in matrix products, the cut is free;
+ * where it matters (weight gradients of norms, attention) it is a function of the shape alone.
+ * Small problems run in the caller. Costs are rough nanoseconds of one core and decide nothing
+ * else.
  */
 #include <assert.h>
 #include <errno.h>
@@ -199,7 +200,7 @@ int host_matmul(struct sl_device *device, const struct sl_matmul_args *args)
     if (args->rows == 0 ||
         (args->kind == SL_MATMUL_BACKWARD_WEIGHT && !args->dweight && !args->dbias))
         return 0;
-    sl_host_matmul_tiling(&job.kernel, &job.tiling);
+    sl_host_matmul_tiling(&job.kernel, sl_workers_thread_count(job.host->workers), &job.tiling);
     double flops = 2.0 * (double)args->rows * (double)args->inputs * (double)args->outputs;
     double ns = job.tiling.few_rows ? flops / 8 : flops / 50;
     host_run(job.host, sl_host_matmul_task_count(&job.tiling), ns, matmul_task, &job);

@@ -45,10 +45,8 @@ static void fill_standard_descriptors(void)
         close(fd);
 }
 
-/* `ulimit -v` counts reserved addresses, a multiple of the memory in use, and OpenBLAS tries for
- * ever to map a buffer that does not fit: less than this ended in a hang or a crash instead of a
- * message.
- */
+/* `ulimit -v` counts reserved addresses, a multiple of the memory in use: less than this ended in a
+ * crash instead of a message. */
 #define ADDRESS_SPACE_MIN ((rlim_t)2 << 30)
 
 static int check_address_space(void)

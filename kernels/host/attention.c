@@ -2,18 +2,17 @@
 /* Causal grouped-query attention, forward, in blocks with an online softmax.
  *
  * A piece is one block of 64 queries of one head; keys come in chunks of up to 512. The scores of a
- * block (128 KiB) live in the thread's scratch, both products go through BLAS on the packed buffer
- * in place (row strides), and the softmax between them is one pass per row. A short sequence needs
+ * block (128 KiB) live in the thread's scratch, both products read the packed q, k and v in place
+ * (row strides), and the softmax between them is one pass per row. A short sequence needs
  * one chunk, which makes the online rescaling vanish. Only keys up to the block's last query are
  * touched, so the causal half is skipped but for the diagonal blocks.
- * Rejected: 64 x 64 blocks (products too small for BLAS: 10 % slower), gathering K and V first.
+ * Rejected: 64 x 64 blocks (small products: 10 % slower), gathering K and V first.
  *
  *   per chunk: S = scale Q K^T; m' = max(m, max S); P = exp(S - m'); l = l e^(m-m') + sum P
  *              O = O e^(m-m') + P V;    at the end O /= l, lse = m + log l
  */
 #include "kernels/host/attention.h"
 
-#include "kernels/host/matmul.h"
 #include "kernels/host/variant.h"
 #include "kernels/host/vecmath.h"
 
@@ -104,6 +103,7 @@ void HOST(attention)(const struct sl_host_attention *a, size_t batch, size_t hea
     const float *k = base + (a->heads + kv_head) * width;
     const float *v = k + a->kv_heads * width;
     float *out = a->out + (batch * length + query) * out_stride + head * width;
+    float *packed = scratch, *scores = scratch + SL_HOST_GEMM_SCRATCH_BYTES / sizeof(float);
     struct running state;
     for (size_t row = 0; row < query_count; row++) {
         state.maximum[row] = -INFINITY;
@@ -112,31 +112,35 @@ void HOST(attention)(const struct sl_host_attention *a, size_t batch, size_t hea
     size_t start = attention_block_start(a, batch, query, query_count);
     for (size_t key = start; key < end; key += KEYS) {
         size_t count = end - key < KEYS ? end - key : KEYS;
-        sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
-                                            .m = query_count,
-                                            .n = count,
-                                            .k = width,
-                                            .alpha = a->scale,
-                                            .a = q,
-                                            .a_stride = stride,
-                                            .b = k + key * stride,
-                                            .b_stride = stride,
-                                            .c = scratch,
-                                            .c_stride = LD});
+        HOST(gemm)
+        (&(struct sl_host_gemm){.b_transposed = true,
+                                .m = query_count,
+                                .n = count,
+                                .k = width,
+                                .alpha = a->scale,
+                                .a = q,
+                                .a_stride = stride,
+                                .b = {k + key * stride, SL_F32},
+                                .b_stride = stride,
+                                .c = scores,
+                                .c_stride = LD},
+         packed);
         for (size_t row = 0; row < query_count; row++)
-            row_softmax(a, &state, row, scratch + row * LD, count,
+            row_softmax(a, &state, row, scores + row * LD, count,
                         attention_range(a, batch, query + row, key, count), out + row * out_stride);
-        sl_host_gemm(&(struct sl_host_gemm){.m = query_count,
-                                            .n = width,
-                                            .k = count,
-                                            .alpha = 1,
-                                            .beta = key > start ? 1 : 0,
-                                            .a = scratch,
-                                            .a_stride = LD,
-                                            .b = v + key * stride,
-                                            .b_stride = stride,
-                                            .c = out,
-                                            .c_stride = out_stride});
+        HOST(gemm)
+        (&(struct sl_host_gemm){.m = query_count,
+                                .n = width,
+                                .k = count,
+                                .alpha = 1,
+                                .accumulate = key > start,
+                                .a = scores,
+                                .a_stride = LD,
+                                .b = {v + key * stride, SL_F32},
+                                .b_stride = stride,
+                                .c = out,
+                                .c_stride = out_stride},
+         packed);
     }
     float *lse = a->lse + (batch * a->heads + head) * length + query;
     for (size_t row = 0; row < query_count; row++) {

@@ -11,7 +11,6 @@
  */
 #include "kernels/host/attention.h"
 
-#include "kernels/host/matmul.h"
 #include "kernels/host/variant.h"
 #include "kernels/host/vecmath.h"
 
@@ -66,31 +65,35 @@ struct block {
 };
 
 static void block_scores(const struct sl_host_attention *a, const struct block *b, size_t key,
-                         size_t count, float *p, float *ds)
+                         size_t count, float *p, float *ds, float *packed)
 {
     size_t width = a->head_size;
-    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
-                                        .m = b->query_count,
-                                        .n = count,
-                                        .k = width,
-                                        .alpha = a->scale,
-                                        .a = b->q,
-                                        .a_stride = b->stride,
-                                        .b = b->k + key * b->stride,
-                                        .b_stride = b->stride,
-                                        .c = p,
-                                        .c_stride = LD});
-    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
-                                        .m = b->query_count,
-                                        .n = count,
-                                        .k = width,
-                                        .alpha = 1,
-                                        .a = b->dout,
-                                        .a_stride = b->out_stride,
-                                        .b = b->v + key * b->stride,
-                                        .b_stride = b->stride,
-                                        .c = ds,
-                                        .c_stride = LD});
+    HOST(gemm)
+    (&(struct sl_host_gemm){.b_transposed = true,
+                            .m = b->query_count,
+                            .n = count,
+                            .k = width,
+                            .alpha = a->scale,
+                            .a = b->q,
+                            .a_stride = b->stride,
+                            .b = {b->k + key * b->stride, SL_F32},
+                            .b_stride = b->stride,
+                            .c = p,
+                            .c_stride = LD},
+     packed);
+    HOST(gemm)
+    (&(struct sl_host_gemm){.b_transposed = true,
+                            .m = b->query_count,
+                            .n = count,
+                            .k = width,
+                            .alpha = 1,
+                            .a = b->dout,
+                            .a_stride = b->out_stride,
+                            .b = {b->v + key * b->stride, SL_F32},
+                            .b_stride = b->stride,
+                            .c = ds,
+                            .c_stride = LD},
+     packed);
     for (size_t row = 0; row < b->query_count; row++) {
         struct attention_range r = attention_range(a, b->batch, b->query + row, key, count);
         clear_outside(p + row * LD, count, r);
@@ -102,47 +105,54 @@ static void block_scores(const struct sl_host_attention *a, const struct block *
 
 static void block_backward(const struct sl_host_attention *a, const struct block *b, float *scratch)
 {
-    float *p = scratch, *ds = scratch + QUERIES * LD;
+    float *packed = scratch, *p = scratch + SL_HOST_GEMM_SCRATCH_BYTES / sizeof(float);
+    float *ds = p + SL_HOST_ATTENTION_SCORES;
     size_t end = b->query + b->query_count, width = a->head_size;
     size_t start = attention_block_start(a, b->batch, b->query, b->query_count);
     for (size_t key = start; key < end; key += KEYS) {
         size_t count = end - key < KEYS ? end - key : KEYS;
-        block_scores(a, b, key, count, p, ds);
-        sl_host_gemm(&(struct sl_host_gemm){.a_transposed = true,
-                                            .m = count,
-                                            .n = width,
-                                            .k = b->query_count,
-                                            .alpha = 1,
-                                            .beta = 1,
-                                            .a = p,
-                                            .a_stride = LD,
-                                            .b = b->dout,
-                                            .b_stride = b->out_stride,
-                                            .c = b->dv + key * b->stride,
-                                            .c_stride = b->stride});
-        sl_host_gemm(&(struct sl_host_gemm){.m = b->query_count,
-                                            .n = width,
-                                            .k = count,
-                                            .alpha = a->scale,
-                                            .beta = key > start ? 1 : 0,
-                                            .a = ds,
-                                            .a_stride = LD,
-                                            .b = b->k + key * b->stride,
-                                            .b_stride = b->stride,
-                                            .c = b->dq,
-                                            .c_stride = b->stride});
-        sl_host_gemm(&(struct sl_host_gemm){.a_transposed = true,
-                                            .m = count,
-                                            .n = width,
-                                            .k = b->query_count,
-                                            .alpha = a->scale,
-                                            .beta = 1,
-                                            .a = ds,
-                                            .a_stride = LD,
-                                            .b = b->q,
-                                            .b_stride = b->stride,
-                                            .c = b->dk + key * b->stride,
-                                            .c_stride = b->stride});
+        block_scores(a, b, key, count, p, ds, packed);
+        HOST(gemm)
+        (&(struct sl_host_gemm){.a_transposed = true,
+                                .m = count,
+                                .n = width,
+                                .k = b->query_count,
+                                .alpha = 1,
+                                .accumulate = true,
+                                .a = p,
+                                .a_stride = LD,
+                                .b = {b->dout, SL_F32},
+                                .b_stride = b->out_stride,
+                                .c = b->dv + key * b->stride,
+                                .c_stride = b->stride},
+         packed);
+        HOST(gemm)
+        (&(struct sl_host_gemm){.m = b->query_count,
+                                .n = width,
+                                .k = count,
+                                .alpha = a->scale,
+                                .accumulate = key > start,
+                                .a = ds,
+                                .a_stride = LD,
+                                .b = {b->k + key * b->stride, SL_F32},
+                                .b_stride = b->stride,
+                                .c = b->dq,
+                                .c_stride = b->stride},
+         packed);
+        HOST(gemm)
+        (&(struct sl_host_gemm){.a_transposed = true,
+                                .m = count,
+                                .n = width,
+                                .k = b->query_count,
+                                .alpha = a->scale,
+                                .accumulate = true,
+                                .a = ds,
+                                .a_stride = LD,
+                                .b = {b->q, SL_F32},
+                                .b_stride = b->stride,
+                                .c = b->dk + key * b->stride,
+                                .c_stride = b->stride},
+         packed);
     }
 }
 

@@ -42,26 +42,3 @@ void HOST(column_sum)(float *sum, const float *x, size_t rows, size_t stride, si
         vstore_n(sum + i, total, n);
     }
 }
-
-VECTOR void widen_rows(float *out, const void *data, enum sl_dtype dtype, size_t first, size_t rows,
-                       size_t stride, size_t width)
-{
-    for (size_t row = 0; row < rows; row++, out += width, first += stride) {
-        size_t i = 0;
-        for (; i + LANES <= width; i += LANES)
-            vstore(out + i, vload_weight(data, dtype, first + i, LANES));
-        if (i < width)
-            vstore_n(out + i, vload_weight(data, dtype, first + i, width - i), width - i);
-    }
-}
-
-void HOST(widen)(float *out, struct sl_host_weight weight, size_t first, size_t rows, size_t stride,
-                 size_t width)
-{
-    if (weight.dtype == SL_BF16)
-        widen_rows(out, weight.data, SL_BF16, first, rows, stride, width);
-    else if (weight.dtype == SL_F16)
-        widen_rows(out, weight.data, SL_F16, first, rows, stride, width);
-    else
-        widen_rows(out, weight.data, SL_F32, first, rows, stride, width);
-}

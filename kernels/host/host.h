@@ -10,8 +10,7 @@
  * Memory   host; rows dense and row-major unless a stride is given
  * Threads  safe on disjoint pieces; starts none; allocates nothing
  * Errors   none
- * Numerics equal bits in all variants of this table (lanes of 16, explicit fma), not in the matrix
- *          products inside attention, whose bits are those of the BLAS core
+ * Numerics equal bits in all variants of this table: lanes of 16, explicit fma, sums in one order
  */
 #ifndef SLUICE_KERNELS_HOST_HOST_H
 #define SLUICE_KERNELS_HOST_HOST_H
@@ -26,6 +25,27 @@ struct sl_host_weight {
     const void *data;
     enum sl_dtype dtype;
 };
+
+/* c[m, n] = alpha op(a) op(b), or c += it. op(a) is [m, k], op(b) is [k, n]; where transposed, the
+ * array holds [k, m] or [n, k]. b starts at its element b_first. Strides in elements. */
+struct sl_host_gemm {
+    bool a_transposed, b_transposed, accumulate;
+    size_t m, n, k;
+    float alpha;
+    const float *a;
+    struct sl_host_weight b;
+    size_t b_first;
+    float *c;
+    size_t a_stride, b_stride, c_stride;
+};
+
+/* Sums are cut after so many elements of k: the cut is part of the result. */
+#define SL_HOST_GEMM_DEPTH 384u
+/* Columns of b packed at a time: with DEPTH, about what a second-level cache holds. */
+#define SL_HOST_GEMM_COLUMNS 512u
+/* One chunk of b, and one strip of up to 16 rows of a. */
+#define SL_HOST_GEMM_SCRATCH_BYTES                                                                 \
+    ((SL_HOST_GEMM_COLUMNS * SL_HOST_GEMM_DEPTH + 16u * (SL_HOST_GEMM_DEPTH + 1u)) * sizeof(float))
 
 enum sl_host_norm_kind { SL_HOST_NORM_RMS, SL_HOST_NORM_RMS_PLUS_ONE, SL_HOST_NORM_LAYER };
 
@@ -55,9 +75,10 @@ struct sl_host_rope {
 #define SL_HOST_ATTENTION_QUERIES 64u
 #define SL_HOST_ATTENTION_KEYS 512u
 #define SL_HOST_ATTENTION_LD (SL_HOST_ATTENTION_KEYS + 16u) /* rows of scores: no power of two */
-/* scores and their derivative */
+#define SL_HOST_ATTENTION_SCORES (SL_HOST_ATTENTION_QUERIES * SL_HOST_ATTENTION_LD)
+/* packed operands, scores and their derivative */
 #define SL_HOST_ATTENTION_SCRATCH_BYTES                                                            \
-    (2u * SL_HOST_ATTENTION_QUERIES * SL_HOST_ATTENTION_LD * sizeof(float))
+    (SL_HOST_GEMM_SCRATCH_BYTES + 2u * SL_HOST_ATTENTION_SCORES * sizeof(float))
 
 struct sl_host_attention {
     size_t sequence_length, heads, kv_heads, head_size;
@@ -162,9 +183,9 @@ struct sl_host_kernels {
     /* sum[width] += column sums of x[rows, width], in blocks of 64 rows */
     void (*column_sum)(float *sum, const float *x, size_t rows, size_t stride, size_t width);
     void (*matvec)(const struct sl_host_matvec *a);
-    /* out[rows, width] (dense) = rows of a weight with `stride`, from element `first` on */
-    void (*widen)(float *out, struct sl_host_weight weight, size_t first, size_t rows,
-                  size_t stride, size_t width);
+    /* In the calling thread. scratch: SL_HOST_GEMM_SCRATCH_BYTES, 64-byte aligned, its own. Bits do
+     * not depend on m and n, nor on where the element lies in c. */
+    void (*gemm)(const struct sl_host_gemm *a, float *scratch);
 };
 
 /* The variant for this machine. Never NULL. */

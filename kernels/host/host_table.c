@@ -20,5 +20,5 @@ const struct sl_host_kernels HOST(table) = {
     .bias_add = HOST(bias_add),
     .column_sum = HOST(column_sum),
     .matvec = HOST(matvec),
-    .widen = HOST(widen),
+    .gemm = HOST(gemm),
 };

@@ -1,96 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tiles, widening, and the one place that calls BLAS.
+/* Matrix products: how they are cut into tasks.
  *
- * Problem: bits may not depend on the thread count, 2 to 64 threads should all have work, weights
- * are often bf16, and OpenBLAS repacks its operands on every call.
- * Choice: tiles as large as parallel work allows, by the shape alone (tile_size): packing costs a
- * fixed share of a tile's sides, so 512 x 512 results reach 97 % of a large product's speed, 256 x
- * 256 93 %, 128 x 128 84 %. A 16-bit weight is widened tile by tile into the thread's scratch,
- * k_tile elements of the reduction at a time, and the pieces accumulate in order (beta = 1). With
- * m_tile rows a widened element serves 2 * m_tile operations: 1 to 3 % of the time.
- * Rejected: widening a whole matrix first (a second copy of the weights in memory), OpenBLAS's own
- * threads (bits depend on their number), sbgemm (not fp32 accumulation of fp32 activations).
- * Invariant: a result element is written by one tile, its k pieces in ascending order.
+ * Problem: 2 to 64 threads should all have work until the end, and each tile packs its operands
+ * anew: a column of b once for each row of tiles, a row of a once for each column of tiles.
+ * Choice: of the cuts into powers of two, the one that a small model of the time finds best. What a
+ * result element is does not depend on its tile (gemm.c), so nothing but time does.
+ * Rejected: tiles fixed by the shape alone (small enough for 64 threads, they cost two threads 5
+ * %), packing once for all tiles (memory for a whole widened weight, and a wait between the two
+ * phases).
  */
 #include "kernels/host/matmul.h"
 
 #include <assert.h>
-#include <cblas.h>
-#include <string.h>
 
-#define TILE_MAX SL_HOST_TILE_MAX
-#define TILE_GOOD 256u /* not smaller than this for the sake of more than TILES_FEW tiles */
-#define TILE_MIN 64u
-#define TILES_MANY 64u
-#define TILES_FEW 12u
-#define TILE_FLOPS_MIN 1.5e7     /* of a smaller tile the pool's hand-over would be noticed */
-#define TILE_ALIGN 16u           /* no tile splits a vector */
+#define TILE_ALIGN 32u           /* no tile splits a panel of gemm.c */
 #define FEW_ROWS_ELEMENTS 65536u /* weights per task: some 10 microseconds of memory traffic */
-#define WIDENED_ELEMENTS (SL_HOST_MATMUL_SCRATCH_BYTES / sizeof(float))
+
+/* In the time of one multiply-add of one column and row, measured on AVX-512 and AVX2 cores: */
+#define PACK_COST 12.0     /* packing an element of either operand */
+#define TILE_COST 1e5      /* handing a tile over, for all of k */
+#define WAKE_COST 7.5e5    /* waking other threads, for all tiles */
 
 static size_t div_up(size_t a, size_t b)
 {
     return a / b + (a % b != 0);
 }
 
-/* Tiles of equal size rather than full ones and a remainder. */
-static size_t even_tile(size_t total, size_t tile_max)
+/* About `count` tiles of equal size rather than full ones and a remainder. */
+static void cut(size_t total, size_t count, size_t *tile, size_t *tiles)
 {
-    size_t count = div_up(total, tile_max);
-    size_t tile = div_up(total, count);
-    return div_up(tile, TILE_ALIGN) * TILE_ALIGN;
+    *tile = div_up(div_up(total, count), TILE_ALIGN) * TILE_ALIGN;
+    *tiles = div_up(total, *tile);
 }
 
-static void tile_size(struct sl_host_tiling *t, size_t m_max, size_t n_max)
-{
-    t->m_tile = even_tile(t->m, m_max);
-    t->n_tile = even_tile(t->n, n_max);
-    t->m_count = div_up(t->m, t->m_tile);
-    t->n_count = div_up(t->n, t->n_tile);
-}
-
-static bool worth_splitting(const struct sl_host_tiling *t, size_t m_max, size_t n_max)
+/* Time until the last thread is done. Tiles do not all take equally long: a thread waits for
+ * a quarter of one. */
+static double tiling_time(const struct sl_host_tiling *t, size_t threads)
 {
     size_t count = t->m_count * t->n_count;
-    bool good = m_max > TILE_GOOD || n_max > TILE_GOOD;
-    double flops = 2.0 * (double)t->m_tile * (double)t->n_tile * (double)t->k;
-    return (m_max > TILE_MIN || n_max > TILE_MIN) && flops >= 2 * TILE_FLOPS_MIN &&
-           count < (good ? TILES_MANY : TILES_FEW);
+    double m = (double)t->m_tile, n = (double)t->n_tile, k = (double)t->k;
+    double rounds = (double)count / (double)threads + (threads > 1 ? 0.25 : 0);
+    double full_rounds = (double)div_up(count, threads);
+    double tile = (m * n + PACK_COST * (m + n)) * k + TILE_COST;
+    return tile * (rounds > full_rounds ? rounds : full_rounds) + (count > 1 ? WAKE_COST : 0);
 }
 
-void sl_host_matmul_tiling(const struct sl_host_matmul *a, struct sl_host_tiling *t)
+void sl_host_matmul_tiling(const struct sl_host_matmul *a, size_t thread_count,
+                           struct sl_host_tiling *t)
 {
     bool forward = a->kind == SL_HOST_MATMUL_FORWARD;
     bool gradient = a->kind == SL_HOST_MATMUL_BACKWARD_WEIGHT;
-    size_t m_max = TILE_MAX, n_max = TILE_MAX;
     t->m = gradient ? a->outputs : a->rows;
     t->n = forward ? a->outputs : a->inputs;
     t->k = forward ? a->inputs : gradient ? a->rows : a->outputs;
     t->few_rows = forward && a->rows <= SL_HOST_FEW_ROWS;
     if (t->few_rows) {
-        tile_size(t, SL_HOST_FEW_ROWS, 1 + FEW_ROWS_ELEMENTS / (t->k + 1));
-        t->k_tile = t->k;
+        size_t outputs = 1 + FEW_ROWS_ELEMENTS / (t->k + 1);
+        cut(t->m, 1, &t->m_tile, &t->m_count);
+        cut(t->n, div_up(t->n, outputs), &t->n_tile, &t->n_count);
         return;
     }
-    tile_size(t, m_max, n_max);
-    while (worth_splitting(t, m_max, n_max)) {
-        if (m_max >= n_max)
-            m_max /= 2;
-        else
-            n_max /= 2;
-        tile_size(t, m_max, n_max);
-    }
-    bool widened = !gradient && a->weight.dtype != SL_F32;
-    t->k_tile =
-        widened ? even_tile(t->k, WIDENED_ELEMENTS / t->n_tile / TILE_ALIGN * TILE_ALIGN) : t->k;
-}
-
-void sl_host_gemm(const struct sl_host_gemm *g)
-{
-    cblas_sgemm(CblasRowMajor, g->a_transposed ? CblasTrans : CblasNoTrans,
-                g->b_transposed ? CblasTrans : CblasNoTrans, (blasint)g->m, (blasint)g->n,
-                (blasint)g->k, g->alpha, g->a, (blasint)g->a_stride, g->b, (blasint)g->b_stride,
-                g->beta, g->c, (blasint)g->c_stride);
+    struct sl_host_tiling best = *t, next = *t;
+    double best_time = 0;
+    size_t n_least = div_up(t->n, SL_HOST_GEMM_COLUMNS);
+    for (size_t m = 1; m == 1 || t->m / m >= TILE_ALIGN; m *= 2)
+        for (size_t n = n_least; n == n_least || t->n / n >= TILE_ALIGN; n *= 2) {
+            cut(t->m, m, &next.m_tile, &next.m_count);
+            cut(t->n, n, &next.n_tile, &next.n_count);
+            double time = tiling_time(&next, thread_count);
+            if (best_time == 0 || time < best_time) {
+                best_time = time;
+                best = next;
+            }
+        }
+    *t = best;
 }
 
 struct tile {
@@ -109,39 +92,26 @@ static struct tile tile_of(const struct sl_host_tiling *t, size_t task_index)
 
 /* y or dx tile: the weight is the right operand, transposed in FORWARD. */
 static void activation_tile(const struct sl_host_kernels *kernels, const struct sl_host_matmul *a,
-                            const struct sl_host_tiling *t, struct tile r, float *scratch)
+                            struct tile r, float *scratch)
 {
     bool forward = a->kind == SL_HOST_MATMUL_FORWARD;
-    const float *left = forward ? a->x : a->y;
     size_t left_stride = forward ? a->x_stride : a->y_stride;
-    float *result = forward ? a->y : a->x;
     size_t result_stride = forward ? a->y_stride : a->x_stride;
-    result += r.m_first * result_stride + r.n_first;
-    left += r.m_first * left_stride;
-    for (size_t k = 0; k < t->k; k += t->k_tile) {
-        size_t k_count = t->k - k < t->k_tile ? t->k - k : t->k_tile;
-        size_t first = forward ? r.n_first * a->inputs + k : k * a->inputs + r.n_first;
-        struct sl_host_gemm g = {.b_transposed = forward,
-                                 .m = r.m,
-                                 .n = r.n,
-                                 .k = k_count,
-                                 .alpha = 1,
-                                 .beta = k > 0 || a->accumulate ? 1 : 0,
-                                 .a = left + k,
-                                 .a_stride = left_stride,
-                                 .c = result,
-                                 .c_stride = result_stride};
-        if (a->weight.dtype == SL_F32) {
-            g.b = (const float *)a->weight.data + first;
-            g.b_stride = a->inputs;
-        } else {
-            size_t b_rows = forward ? r.n : k_count, b_width = forward ? k_count : r.n;
-            kernels->widen(scratch, a->weight, first, b_rows, a->inputs, b_width);
-            g.b = scratch;
-            g.b_stride = b_width;
-        }
-        sl_host_gemm(&g);
-    }
+    float *result = (forward ? a->y : a->x) + r.m_first * result_stride + r.n_first;
+    struct sl_host_gemm g = {.b_transposed = forward,
+                             .accumulate = a->accumulate,
+                             .m = r.m,
+                             .n = r.n,
+                             .k = forward ? a->inputs : a->outputs,
+                             .alpha = 1,
+                             .a = (forward ? a->x : a->y) + r.m_first * left_stride,
+                             .a_stride = left_stride,
+                             .b = a->weight,
+                             .b_first = forward ? r.n_first * a->inputs : r.n_first,
+                             .b_stride = a->inputs,
+                             .c = result,
+                             .c_stride = result_stride};
+    kernels->gemm(&g, scratch);
     if (forward && a->bias.data)
         kernels->bias_add(result, r.m, result_stride, a->bias, r.n_first, r.n);
 }
@@ -165,22 +135,23 @@ static void few_rows_tile(const struct sl_host_kernels *kernels, const struct sl
 }
 
 static void gradient_tile(const struct sl_host_kernels *kernels, const struct sl_host_matmul *a,
-                          struct tile r)
+                          struct tile r, float *scratch)
 {
     if (a->dweight) {
         struct sl_host_gemm g = {.a_transposed = true,
+                                 .accumulate = true,
                                  .m = r.m,
                                  .n = r.n,
                                  .k = a->rows,
                                  .alpha = 1,
-                                 .beta = 1,
                                  .a = a->y + r.m_first,
                                  .a_stride = a->y_stride,
-                                 .b = a->x + r.n_first,
+                                 .b = {a->x, SL_F32},
+                                 .b_first = r.n_first,
                                  .b_stride = a->x_stride,
                                  .c = a->dweight + r.m_first * a->inputs + r.n_first,
                                  .c_stride = a->inputs};
-        sl_host_gemm(&g);
+        kernels->gemm(&g, scratch);
     }
     if (a->dbias && r.n_first == 0)
         kernels->column_sum(a->dbias + r.m_first, a->y + r.m_first, a->rows, a->y_stride, r.m);
@@ -192,36 +163,9 @@ void sl_host_matmul_tile(const struct sl_host_kernels *kernels, const struct sl_
     assert(a->x_stride >= a->inputs && a->y_stride >= a->outputs);
     struct tile r = tile_of(tiling, task_index);
     if (a->kind == SL_HOST_MATMUL_BACKWARD_WEIGHT)
-        gradient_tile(kernels, a, r);
+        gradient_tile(kernels, a, r, scratch);
     else if (tiling->few_rows)
         few_rows_tile(kernels, a, r);
     else
-        activation_tile(kernels, a, tiling, r, scratch);
-}
-
-void sl_host_blas_init(void)
-{
-    openblas_set_num_threads(1);
-}
-
-void sl_host_blas_warm(float *scratch, float *result)
-{
-    size_t k = SL_HOST_MATMUL_SCRATCH_BYTES / sizeof(float) / TILE_MAX;
-    memset(scratch, 0, SL_HOST_MATMUL_SCRATCH_BYTES);
-    sl_host_gemm(&(struct sl_host_gemm){.b_transposed = true,
-                                        .m = TILE_MAX,
-                                        .n = TILE_MAX,
-                                        .k = k,
-                                        .alpha = 1,
-                                        .a = scratch,
-                                        .a_stride = k,
-                                        .b = scratch,
-                                        .b_stride = k,
-                                        .c = result,
-                                        .c_stride = TILE_MAX});
-}
-
-const char *sl_host_blas_core(void)
-{
-    return openblas_get_corename();
+        activation_tile(kernels, a, r, scratch);
 }

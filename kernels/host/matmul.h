@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Matrix products in tiles. OpenBLAS is called from here only, one thread a call.
+/* Matrix products in tiles.
  *
- * OpenBLAS gives other bits for other tile shapes and thread counts, so a product is cut into tiles
- * that are a function of its kind and (rows, inputs, outputs) alone: sl_host_matmul_tiling. The
- * caller runs the tiles on any threads in any order.
+ * A result's bits do not depend on the tile that it is in (gemm.c), so the tiles are chosen for the
+ * number of threads: sl_host_matmul_tiling. The caller runs them on any threads in any order.
  */
 #ifndef SLUICE_KERNELS_HOST_MATMUL_H
 #define SLUICE_KERNELS_HOST_MATMUL_H
@@ -31,21 +30,16 @@ struct sl_host_matmul {
 /* The result is [m, n], summed over k. */
 struct sl_host_tiling {
     size_t m, n, k;
-    size_t m_tile, n_tile, k_tile; /* k_tile: elements of k widened at a time */
+    size_t m_tile, n_tile;
     size_t m_count, n_count;
-    bool few_rows; /* by matvec.c, without BLAS */
+    bool few_rows; /* by matvec.c */
 };
 
-/* FORWARD products of at most this many rows go by matvec.c. */
+/* FORWARD products of at most this many rows go by matvec.c, which sums in another order. */
 #define SL_HOST_FEW_ROWS 4u
 
-/* No side of a tile is longer. */
-#define SL_HOST_TILE_MAX 512u
-
-/* Room for one widened piece of a 16-bit weight. */
-#define SL_HOST_MATMUL_SCRATCH_BYTES ((size_t)1 << 20)
-
-void sl_host_matmul_tiling(const struct sl_host_matmul *a, struct sl_host_tiling *tiling);
+void sl_host_matmul_tiling(const struct sl_host_matmul *a, size_t thread_count,
+                           struct sl_host_tiling *tiling);
 
 static inline size_t sl_host_matmul_task_count(const struct sl_host_tiling *tiling)
 {
@@ -54,35 +48,9 @@ static inline size_t sl_host_matmul_task_count(const struct sl_host_tiling *tili
 
 /* Do one tile.
  *
- * Memory   scratch: SL_HOST_MATMUL_SCRATCH_BYTES, 64-byte aligned, of this thread alone
+ * Memory   scratch: SL_HOST_GEMM_SCRATCH_BYTES, 64-byte aligned, of this thread alone
  * Threads  tiles of one product may run at once; starts none */
 void sl_host_matmul_tile(const struct sl_host_kernels *kernels, const struct sl_host_matmul *a,
                          const struct sl_host_tiling *tiling, size_t task_index, float *scratch);
-
-/* c[m, n] = alpha op(a) op(b) + beta c in the calling thread, for attention's blocks. */
-struct sl_host_gemm {
-    bool a_transposed, b_transposed;
-    size_t m, n, k;
-    float alpha, beta;
-    const float *a, *b;
-    float *c;
-    size_t a_stride, b_stride, c_stride;
-};
-void sl_host_gemm(const struct sl_host_gemm *g);
-
-/* Make OpenBLAS use the calling thread alone, process-wide.
- *
- * Threads  no BLAS call may run meanwhile */
-void sl_host_blas_init(void);
-
-/* Name of the BLAS core in use ("Haswell", "SkylakeX"): part of a run's numeric fingerprint. */
-const char *sl_host_blas_core(void);
-
-/* A product of the largest tile, so that the calling thread's BLAS buffer is mapped and touched.
- * scratch: as for a tile; result: SL_HOST_TILE_MAX squared floats. */
-void sl_host_blas_warm(float *scratch, float *result);
-
-/* Resident bytes of that buffer, rounded up; measured by tests/offload/test_device_host.c. */
-#define SL_HOST_BLAS_THREAD_BYTES ((size_t)2 << 20)
 
 #endif

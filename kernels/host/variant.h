@@ -34,8 +34,7 @@ void HOST(bias_add)(float *out, size_t rows, size_t stride, struct sl_host_weigh
                     size_t bias_first, size_t width);
 void HOST(column_sum)(float *sum, const float *x, size_t rows, size_t stride, size_t width);
 void HOST(matvec)(const struct sl_host_matvec *a);
-void HOST(widen)(float *out, struct sl_host_weight weight, size_t first, size_t rows, size_t stride,
-                 size_t width);
+void HOST(gemm)(const struct sl_host_gemm *a, float *scratch);
 
 extern const struct sl_host_kernels HOST(table);
 

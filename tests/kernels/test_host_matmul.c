@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Matrix products: three kinds, three weight types, strides, bias, accumulation, against fp64; the
- * same bits for any thread count and any address of the operands. */
+ * same bits for any thread count, tile and address of the operands. */
 #include "tests/kernels/host_common.h"
 
 #include "kernels/host/matmul.h"
@@ -186,45 +186,61 @@ static void accumulation_has_one_order(void **state)
     problem_free(&p);
 }
 
-/* OpenBLAS picks kernels by shape; this shows that it does not pick them by address. */
-static void addresses_do_not_change_bits(void **state)
+/* A block of the result, computed alone from shifted copies of the operands, has the bits that it
+ * has in the whole: tiles and addresses decide nothing. Every kind, more than one chunk of k and
+ * more columns than are packed at a time. */
+static void blocks_have_the_bits_of_the_whole(void **state)
 {
     (void)state;
-    static const size_t shapes[][3] = {{64, 512, 64}, {7, 65, 33}, {256, 192, 300}, {1, 40, 50}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        size_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
-        float *a = random_array(m * k), *b = random_array(n * k), *want = NULL;
-        for (size_t shift = 0; shift < 16; shift += 3) {
-            float *sa = random_array(m * k + 16), *sb = random_array(n * k + 16);
-            float *c = random_array(m * n + 16);
-            memcpy(sa + shift, a, m * k * sizeof *a);
-            memcpy(sb + (shift * 7) % 16, b, n * k * sizeof *b);
-            struct sl_host_gemm g = {.b_transposed = true,
-                                     .m = m,
-                                     .n = n,
-                                     .k = k,
-                                     .alpha = 1,
-                                     .a = sa + shift,
-                                     .a_stride = k,
-                                     .b = sb + (shift * 7) % 16,
-                                     .b_stride = k,
-                                     .c = c + (shift * 5) % 16,
-                                     .c_stride = n};
-            sl_host_gemm(&g);
-            if (!want)
-                want = copy_array(g.c, m * n);
-            check_same_bits("c", g.c, want, m * n);
-            free(sa);
-            free(sb);
-            free(c);
+    enum { M = 61, N = 700, K = 900, SHIFTS = 40 };
+    const struct sl_host_kernels *kernels = sl_host_kernels();
+    float *scratch = aligned_alloc(64, SL_HOST_GEMM_SCRATCH_BYTES);
+    float *a = random_array(M * K), *b = random_array(N * K), *c = random_array(M * N);
+    for (int kind = 0; kind < 4; kind++) {
+        struct sl_host_gemm whole = {.a_transposed = kind & 1,
+                                     .b_transposed = kind & 2,
+                                     .accumulate = kind == 1,
+                                     .m = M,
+                                     .n = N,
+                                     .k = K,
+                                     .alpha = 0.3f,
+                                     .a = a,
+                                     .b = {b, SL_F32},
+                                     .a_stride = kind & 1 ? M : K,
+                                     .b_stride = kind & 2 ? K : N,
+                                     .c_stride = N};
+        float *want = copy_array(c, M * N);
+        whole.c = want;
+        kernels->gemm(&whole, scratch);
+        for (size_t shift = 0; shift < SHIFTS; shift++) {
+            float *a_moved = random_array(M * K + SHIFTS), *got = copy_array(c, M * N);
+            memcpy(a_moved + shift, a, M * K * sizeof *a);
+            struct sl_host_gemm part = whole;
+            size_t row = random_below(M), column = random_below(N);
+            part.m = 1 + random_below(M - row);
+            part.n = 1 + random_below(N - column);
+            part.a = a_moved + shift + row * (kind & 1 ? 1 : K);
+            part.b_first = column * (kind & 2 ? K : 1);
+            part.c = got + row * N + column;
+            kernels->gemm(&part, scratch);
+            for (size_t i = 0; i < M; i++)
+                for (size_t j = 0; j < N; j++) {
+                    bool inside =
+                        i >= row && i < row + part.m && j >= column && j < column + part.n;
+                    check_same_bits("block", got + i * N + j, (inside ? want : c) + i * N + j, 1);
+                }
+            free(a_moved);
+            free(got);
         }
-        free(a);
-        free(b);
         free(want);
     }
+    free(scratch);
+    free(a);
+    free(b);
+    free(c);
 }
 
-/* Tiles cover the result exactly once and depend on nothing but the shape. */
+/* Tiles cover the result exactly once, whole panels but for the last. */
 static void tiles_cover_the_result(void **state)
 {
     (void)state;
@@ -235,12 +251,26 @@ static void tiles_cover_the_result(void **state)
                                    .outputs = 1 + random_below(140000),
                                    .weight = {NULL, (enum sl_dtype)random_below(3)}};
         struct sl_host_tiling t;
-        sl_host_matmul_tiling(&a, &t);
-        assert_true(t.m_tile > 0 && t.n_tile > 0 && t.k_tile > 0);
+        sl_host_matmul_tiling(&a, 1 + random_below(64), &t);
+        assert_true(t.m_tile > 0 && t.n_tile > 0 && t.n_tile % 32 == 0);
         assert_true((t.m_count - 1) * t.m_tile < t.m && t.m <= t.m_count * t.m_tile);
         assert_true((t.n_count - 1) * t.n_tile < t.n && t.n <= t.n_count * t.n_tile);
-        if (a.kind != SL_HOST_MATMUL_BACKWARD_WEIGHT && a.weight.dtype != SL_F32)
-            assert_true(t.n_tile * t.k_tile * sizeof(float) <= SL_HOST_MATMUL_SCRATCH_BYTES);
+    }
+}
+
+/* Small products are not cut, large ones give every thread work. */
+static void tiles_suit_the_threads(void **state)
+{
+    (void)state;
+    struct sl_host_matmul a = {
+        .kind = SL_HOST_MATMUL_FORWARD, .rows = 16, .inputs = 64, .outputs = 64};
+    struct sl_host_tiling t;
+    sl_host_matmul_tiling(&a, 64, &t);
+    assert_int_equal(sl_host_matmul_task_count(&t), 1);
+    a.rows = a.inputs = a.outputs = 4096;
+    for (size_t threads = 2; threads <= 64; threads *= 2) {
+        sl_host_matmul_tiling(&a, threads, &t);
+        assert_true(sl_host_matmul_task_count(&t) >= 2 * threads);
     }
 }
 
@@ -250,8 +280,9 @@ int main(void)
         cmocka_unit_test(products_match_fp64_for_any_thread_count),
         cmocka_unit_test(no_rows_leave_everything_alone),
         cmocka_unit_test(accumulation_has_one_order),
-        cmocka_unit_test(addresses_do_not_change_bits),
+        cmocka_unit_test(blocks_have_the_bits_of_the_whole),
         cmocka_unit_test(tiles_cover_the_result),
+        cmocka_unit_test(tiles_suit_the_threads),
     };
     return cmocka_run_group_tests(tests, rigs_open, rigs_close);
 }

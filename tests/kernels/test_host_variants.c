@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Every instruction set's variant of the host kernels gives the bits of the generic one. The
- * matrix products inside attention are OpenBLAS's in all of them. */
+/* Every instruction set's variant of the host kernels gives the bits of the generic one. */
 #include "tests/kernels/host_common.h"
 
 #include "kernels/host/host.h"
@@ -67,10 +66,30 @@ static void run_rope_add(const struct sl_host_kernels *k, const float *in, float
     k->add(in, in + 555, out + ROWS * WIDTH, ROWS * WIDTH - 3);
     k->bias_add(out + ROWS * WIDTH, ROWS, WIDTH, (struct sl_host_weight){in, SL_BF16}, 3, WIDTH);
     k->column_sum(out + 2 * ROWS * WIDTH, in, 4 * ROWS, WIDTH, WIDTH);
-    k->widen(out + 3 * ROWS * WIDTH, (struct sl_host_weight){in, SL_F16}, 7, ROWS, WIDTH + 1,
-             WIDTH);
-    k->widen(out + 4 * ROWS * WIDTH, (struct sl_host_weight){in, SL_BF16}, 7, ROWS, WIDTH + 1,
-             WIDTH);
+}
+
+/* Both layouts of either operand, all weight types, ragged strips and panels, two chunks of k. */
+static void run_gemm(const struct sl_host_kernels *k, const float *in, float *out)
+{
+    _Alignas(64) float scratch[SL_HOST_GEMM_SCRATCH_BYTES / sizeof(float)];
+    enum { M = 9, N = 37, K = SL_HOST_GEMM_DEPTH + 21 };
+    for (int kind = 0; kind < 12; kind++, out += M * N) {
+        struct sl_host_gemm a = {.a_transposed = kind & 1,
+                                 .b_transposed = kind & 2,
+                                 .accumulate = kind % 5 == 0,
+                                 .m = M,
+                                 .n = N,
+                                 .k = K,
+                                 .alpha = 0.7f,
+                                 .a = in,
+                                 .a_stride = kind & 1 ? M : K,
+                                 .b = {in, (enum sl_dtype)(kind / 4)},
+                                 .b_first = 33,
+                                 .b_stride = kind & 2 ? K : N,
+                                 .c = out,
+                                 .c_stride = N};
+        k->gemm(&a, scratch);
+    }
 }
 
 static void run_matvec(const struct sl_host_kernels *k, const float *in, float *out)
@@ -131,7 +150,7 @@ static void run_cross_entropy(const struct sl_host_kernels *k, const float *in, 
 
 static void run_attention(const struct sl_host_kernels *k, const float *in, float *out)
 {
-    float scratch[SL_HOST_ATTENTION_SCRATCH_BYTES / sizeof(float)];
+    _Alignas(64) float scratch[SL_HOST_ATTENTION_SCRATCH_BYTES / sizeof(float)];
     size_t row = 4 * 18, q = 35 * 2 * 18; /* 2 heads, 1 key/value head, size 18 */
     struct sl_host_attention a = {.sequence_length = 35,
                                   .heads = 2,
@@ -184,7 +203,8 @@ static void variants_give_equal_bits(void **state)
         ids[i] = (int32_t)(i * 2);
     check("norm", run_norm);
     check("act", run_act);
-    check("rope, sums, widening", run_rope_add);
+    check("rope, sums", run_rope_add);
+    check("products", run_gemm);
     check("products of few rows", run_matvec);
     check("attention", run_attention);
 }
