@@ -2,7 +2,7 @@
 /* y = x W^T for one to four rows: generation, one token at a time.
  *
  * Such a product reads every weight once and does next to nothing with it, so the time is the
- * memory's. BLAS would pack, and a 16-bit weight would be widened into memory first: three times
+ * memory's. gemm.c would pack, and a 16-bit weight would be widened into memory first: three times
  * the traffic. Here a weight goes from its array into the register where it is multiplied. Four
  * outputs at a time share the loads of x and keep enough loads in flight.
  */
