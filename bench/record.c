@@ -15,6 +15,7 @@
 
 #include "engine/baseline_plan.h"
 #include "engine/hardware.h"
+#include "engine/setting_text.h"
 #include "engine/simulate_report.h"
 
 /* One number of the record beside ours. */
@@ -256,6 +257,7 @@ static struct sl_step_options step_of(const struct sl_model *model, const struct
         .sub_group_elements = 50000000,
         .optimizer_buffers = 4,
         .prefetch = 2,
+        .tile_bytes = 64u << 20, /* as `sluice` cuts tables of this size */
         .hyper = {.kind = SL_OPTIM_ADAMW},
     };
 }
@@ -263,8 +265,9 @@ static struct sl_step_options step_of(const struct sl_model *model, const struct
 /* Memory that a CUDA context and its libraries hold beside the plan. */
 #define CONTEXT_BYTES 1500000000ull
 
-/* Build, check and simulate. `given`: the placement, in tiers of weights, gradients, optimizer and
- * activations; NULL: found. */
+/* Choose what is free, build, check and simulate. `given`: the placement, in tiers of weights,
+ * gradients, optimizer and activations, with the schedule that step_of says; NULL: all is free that
+ * changes no bit, as with `sluice simulate`. */
 static struct sl_report ask(const struct question *q, const struct sl_hardware *hardware,
                             const enum sl_tier *given)
 {
@@ -283,15 +286,24 @@ static struct sl_report ask(const struct question *q, const struct sl_hardware *
     struct sl_report report;
     struct sl_error error = {0};
     bool fits;
-    char change[256];
+    struct sl_choice choice;
+    struct sl_choose_free free = {.order = !given,
+                                  .recompute = !given,
+                                  .prefetch = !given,
+                                  .buffers = !given,
+                                  .speculate = !given,
+                                  .sub_group = !given};
+    memcpy(free.placement, fit.placement_free, sizeof(free.placement));
     static const uint64_t no_limit[SL_TIER_COUNT];
-    if (sl_report_fit(&found, &fits, change, &fit, &error) ||
+    if (sl_report_choose(&found, &fits, &choice, &fit, hardware, &free, &error) ||
         sl_step_plan_build(&sp, &found, &error) || sl_plan_check(&sp.plan, no_limit, &error) ||
         sl_report_make(&report, &sp, &options, &error))
         die(&error);
-    if (!json)
-        printf("%s on %s, %zu x %zu x %zu: %s\n", q->preset, q->hardware, q->micro_batches,
-               q->batch, q->sequence, given ? "placement given" : change);
+    if (!json && !given) {
+        printf("\n%s on %s, %zu x %zu x %zu\n", q->preset, q->hardware, q->micro_batches, q->batch,
+               q->sequence);
+        sl_setting_write(stdout, &found);
+    }
     sl_step_plan_finish(&sp);
     sl_model_finish(&model);
     return report;

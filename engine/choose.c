@@ -23,9 +23,9 @@
 #include "engine/placement.h"
 
 #define GAIN 0.005       /* less is not worth another setting */
-#define OPS_MAX 1500000u /* planned in one search: some seconds */
+#define OPS_MAX 4000000u /* planned in one search: some seconds */
 #define ROUNDS 2
-#define PARTS 16
+#define PARTS 32
 #define SUB_GROUP_FLOOR (256u << 10)
 
 struct choose {
@@ -104,6 +104,39 @@ static int try_step(struct choose *c, const struct sl_step_options *step, const 
     return 0;
 }
 
+/* ---- the rule ------------------------------------------------------------------------------- */
+
+struct rule {
+    struct choose *c;
+    struct sl_step_options *step;
+};
+
+static int rule_attempt(void *user, const struct sl_placement *placement,
+                        uint64_t total[SL_TIER_COUNT], struct sl_error *error)
+{
+    struct rule *rule = user;
+    const struct sl_step_plan *plan;
+    rule->step->placement = *placement;
+    (void)error; /* the same one */
+    return build(rule->c, rule->step, total, &plan);
+}
+
+/* Place the free kinds of a setting by the rule. */
+static int place(struct choose *c, struct sl_step_options *step)
+{
+    struct rule rule = {.c = c, .step = step};
+    struct sl_placement_search search = {.placement = c->o->step.placement,
+                                         .unified = c->o->step.unified,
+                                         .nvme = c->o->nvme,
+                                         .attempt = rule_attempt,
+                                         .user = &rule};
+    memcpy(search.free, c->o->free.placement, sizeof(search.free));
+    memcpy(search.budget_bytes, c->o->budget_bytes, sizeof(search.budget_bytes));
+    int result = sl_placement_find(&search, c->error);
+    step->placement = search.placement;
+    return result;
+}
+
 /* ---- changes -------------------------------------------------------------------------------- */
 
 static int try_order(struct choose *c)
@@ -177,35 +210,97 @@ static void move_share(double fraction[SL_TIER_COUNT], int from, int to, double 
     fraction[from] = fmax(0, fraction[from] - share);
 }
 
-/* `up` goes from the slow tier to the fast one; `down` goes the other way, by as little as fits. */
-static int exchange(struct choose *c, int up, int down, int fast, int slow)
+static bool fits(const struct choose *c, const uint64_t total[SL_TIER_COUNT], int tier)
 {
-    struct sl_step_options step = c->best;
-    double rises = step.placement.fraction[up][slow], sinks = step.placement.fraction[down][fast];
-    if (rises <= 0 || sinks <= 0)
-        return 0;
-    move_share(step.placement.fraction[up], slow, fast, rises);
-    const double *row = c->best.placement.fraction[down];
-    int low = 0, high = PARTS, result = 0; /* high is hoped to fit */
+    return !c->o->budget_bytes[tier] || total[tier] <= c->o->budget_bytes[tier];
+}
+
+/* Move as little of a kind to the slower tier as makes the faster one fit, or all of it: *share of
+ * the kind. */
+static int make_room(struct choose *c, struct sl_step_options *step, int kind, int fast, int slow,
+                     double *share)
+{
+    double row[SL_TIER_COUNT];
+    memcpy(row, step->placement.fraction[kind], sizeof(row));
+    int low = -1, high = PARTS, result = 0; /* high is hoped to fit */
     while (high - low > 1 && !result && !exhausted(c)) {
-        int middle = (low + high) / 2;
+        int middle = low < 0 ? 0 : (low + high) / 2;
         uint64_t total[SL_TIER_COUNT];
         const struct sl_step_plan *plan;
-        memcpy(step.placement.fraction[down], row, sizeof(step.placement.fraction[down]));
-        move_share(step.placement.fraction[down], fast, slow, sinks * middle / PARTS);
-        result = build(c, &step, total, &plan);
-        if (!result && within(c, total))
+        memcpy(step->placement.fraction[kind], row, sizeof(row));
+        move_share(step->placement.fraction[kind], fast, slow, row[fast] * middle / PARTS);
+        result = build(c, step, total, &plan);
+        if (!result && fits(c, total, fast))
             high = middle;
         else
             low = middle;
     }
-    memcpy(step.placement.fraction[down], row, sizeof(step.placement.fraction[down]));
-    move_share(step.placement.fraction[down], fast, slow, sinks * high / PARTS);
+    *share = row[fast] * high / PARTS;
+    memcpy(step->placement.fraction[kind], row, sizeof(row));
+    move_share(step->placement.fraction[kind], fast, slow, *share);
+    return result;
+}
+
+/* `up` goes from the slow tier to the fast one; `down` goes the other way, by as little as fits. */
+static int exchange(struct choose *c, int up, int down, int fast, int slow)
+{
+    struct sl_step_options step = c->best;
+    double rises = step.placement.fraction[up][slow], share;
+    if (rises <= 0 || step.placement.fraction[down][fast] <= 0)
+        return 0;
+    move_share(step.placement.fraction[up], slow, fast, rises);
+    int result = make_room(c, &step, down, fast, slow, &share);
     if (result)
         return result;
     return try_step(c, &step, "%s up to %s, %.0f %% of %s down to %s", kinds[up],
-                    sl_tier_name((enum sl_tier)fast), 100 * sinks * high / PARTS, kinds[down],
+                    sl_tier_name((enum sl_tier)fast), 100 * share, kinds[down],
                     sl_tier_name((enum sl_tier)slow));
+}
+
+/* Make room on a tier, in the rule's order of kinds. */
+static int relieve(struct choose *c, struct sl_step_options *step, int fast, int slow)
+{
+    static const enum sl_placed order[] = {SL_PLACED_OPTIMIZER, SL_PLACED_GRADIENTS,
+                                           SL_PLACED_ACTIVATIONS, SL_PLACED_WEIGHTS};
+    int result = 0;
+    bool done = false;
+    for (int i = 0; i < SL_PLACED_COUNT && !result && !done; i++) {
+        double before = step->placement.fraction[order[i]][fast], share;
+        if (!c->o->free.placement[order[i]] || before <= 0)
+            continue;
+        result = make_room(c, step, (int)order[i], fast, slow, &share);
+        done = share < before;
+    }
+    return result;
+}
+
+/* A second version of state takes room. */
+static int try_share(struct choose *c, double speculate)
+{
+    struct sl_step_options step = c->best;
+    int result = 0;
+    if (speculate < 0 || speculate > 1 || speculate == step.speculate)
+        return 0;
+    step.speculate = speculate;
+    if (!step.unified)
+        result = relieve(c, &step, SL_TIER_DEVICE, SL_TIER_HOST);
+    if (!result && c->o->nvme)
+        result = relieve(c, &step, SL_TIER_HOST, SL_TIER_NVME);
+    return result ? result : try_step(c, &step, "%.3g %% of the update on a prediction",
+                                      100 * speculate);
+}
+
+static int try_speculation(struct choose *c)
+{
+    int result = 0;
+    for (double share = 0.25; share <= 1 && !result && c->o->free.speculate; share += 0.25)
+        result = try_share(c, share);
+    for (double by = 0.125; by > 0.05 && !result && c->best.speculate > 0; by /= 2) {
+        double from = c->best.speculate;
+        for (int sign = -1; sign <= 1 && !result && c->o->free.speculate; sign += 2)
+            result = try_share(c, from + sign * by);
+    }
+    return result;
 }
 
 static int try_exchanges(struct choose *c)
@@ -220,44 +315,13 @@ static int try_exchanges(struct choose *c)
     return result;
 }
 
-/* ---- the rule ------------------------------------------------------------------------------- */
-
-struct rule {
-    struct choose *c;
-    struct sl_step_options step;
-};
-
-static int rule_attempt(void *user, const struct sl_placement *placement,
-                        uint64_t total[SL_TIER_COUNT], struct sl_error *error)
-{
-    struct rule *rule = user;
-    const struct sl_step_plan *plan;
-    rule->step.placement = *placement;
-    return rule->c->o->attempt(rule->c->o->user, &rule->step, total, &plan, error);
-}
-
-static int apply_rule(struct choose *c)
-{
-    struct rule rule = {.c = c, .step = c->o->step};
-    struct sl_placement_search search = {.placement = c->o->step.placement,
-                                         .unified = c->o->step.unified,
-                                         .nvme = c->o->nvme,
-                                         .attempt = rule_attempt,
-                                         .user = &rule};
-    memcpy(search.free, c->o->free.placement, sizeof(search.free));
-    memcpy(search.budget_bytes, c->o->budget_bytes, sizeof(search.budget_bytes));
-    int result = sl_placement_find(&search, c->error);
-    c->best = c->o->step;
-    c->best.placement = search.placement;
-    return result;
-}
-
 int sl_choose(struct sl_step_options *step, struct sl_choice *choice,
               const struct sl_choose_options *options, struct sl_error *error)
 {
     struct choose c = {.o = options, .choice = choice, .best_seconds = INFINITY, .error = error};
     *choice = (struct sl_choice){0};
-    int result = apply_rule(&c);
+    c.best = options->step;
+    int result = place(&c, &c.best);
     if (!result && options->hardware && !options->step.generate_positions) {
         struct sl_step_options rule = c.best;
         result = try_step(&c, &rule, "the rule: fastest tier first");
@@ -266,8 +330,8 @@ int sl_choose(struct sl_step_options *step, struct sl_choice *choice,
     } else {
         options = NULL;
     }
-    static int (*const changes[])(struct choose *) = {try_depths, try_exchanges, try_order,
-                                                      try_recompute, try_sub_group};
+    static int (*const changes[])(struct choose *) = {
+        try_speculation, try_depths, try_exchanges, try_order, try_recompute, try_sub_group};
     for (int round = 0; round < ROUNDS && options && !result; round++) {
         double before = c.best_seconds;
         for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]) && !result; i++)

@@ -19,6 +19,7 @@ struct sl_choose_free {
     bool order;     /* micro-batches per pass */
     bool recompute; /* recompute activations, or keep them */
     bool prefetch, buffers;
+    bool speculate; /* how much of the update runs during the backward pass */
     bool sub_group;
     uint64_t sub_group_max; /* elements; 0: no bound of the user's */
 };

@@ -103,6 +103,7 @@ struct sl_config {
     uint64_t micro_batch_group; /* micro-batches per layer visit; 0: all of them */
     bool activation_checkpointing, activation_checkpointing_given; /* not given: may be chosen */
     double speculate; /* share of the parameters that is updated during the backward pass */
+    bool speculate_given;
     bool speculate_always;
     bool delayed_update; /* numeric key */
     uint64_t tile_table_bytes; /* numeric key; 0: never; SL_CONFIG_TILE_AUTO: by the table */

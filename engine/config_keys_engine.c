@@ -47,11 +47,12 @@ static const struct sl_key engine_keys[] = {
     HONORED("schedule.micro_batch_group", SL_KEY_COUNT, "0",
             "layer-major: micro-batches per visit of a layer; 0: all", .flags = SL_KEY_OWN,
             .max = 1 << 20),
-    HONORED("schedule.speculate", SL_KEY_NUMBER, "0",
+    HONORED("schedule.speculate", SL_KEY_NUMBER, "chosen",
             "share of the parameters, the last layers first, whose update runs during the backward "
             "pass on a prediction of clipping and overflow, and again where that was wrong: the "
-            "same bits, sooner, for a second copy of their optimizer state",
-            .flags = SL_KEY_OWN, .min = 0, .max = 1),
+            "same bits, sooner, for a second copy of their optimizer state; 0 where there is no "
+            "hardware profile to choose by",
+            .flags = SL_KEY_OWN | SL_KEY_AUTO, .min = 0, .max = 1),
     HONORED("schedule.speculate_always", SL_KEY_BOOL, "false",
             "speculate also after a step that was clipped or skipped", .flags = SL_KEY_OWN),
     HONORED("schedule.delayed_update", SL_KEY_BOOL, "false",

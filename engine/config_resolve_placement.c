@@ -315,6 +315,7 @@ static void resolve_schedule_of_plan(struct sl_config_context *context)
         (uint64_t)sl_value_number(context, "tiling.table_bytes", (double)SL_CONFIG_TILE_AUTO);
     config->threads = (uint64_t)sl_value_number(context, "threads", 0);
     config->speculate = sl_value_number(context, "schedule.speculate", 0);
+    config->speculate_given = sl_value_given(sl_value(context, "schedule.speculate"));
     config->speculate_always = sl_value_bool(context, "schedule.speculate_always", false);
     config->delayed_update = sl_value_bool(context, "schedule.delayed_update", false);
     if (config->delayed_update && config->speculate > 0)

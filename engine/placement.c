@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Two passes. The first relieves the device: kinds move from device to host memory, in the order of
  * bytes per use (optimizer state is touched once a step; weights twice per pass). The second
- * relieves host memory the same way, towards NVMe. In each pass a kind moves by sixteenths, found
+ * relieves host memory the same way, towards NVMe. In each pass a kind moves by 32nds, found
  * by bisection, and the next kind moves only when all of this one has.
  */
 #include "engine/placement.h"
 
 #include <string.h>
 
-#define PARTS 16
+#define PARTS 32
 
 static const enum sl_placed order[] = {SL_PLACED_OPTIMIZER, SL_PLACED_GRADIENTS,
                                        SL_PLACED_ACTIVATIONS, SL_PLACED_WEIGHTS};
@@ -19,7 +19,7 @@ static bool fits(const struct sl_placement_search *s, const uint64_t total[SL_TI
     return s->budget_bytes[tier] == 0 || total[tier] <= s->budget_bytes[tier];
 }
 
-/* Put `parts` sixteenths of what a kind had on `from` (`share`) on `to`. */
+/* Put `parts` 32nds of what a kind had on `from` (`share`) on `to`. */
 static int attempt(struct sl_placement_search *s, enum sl_placed kind, enum sl_tier from,
                    enum sl_tier to, double share, int parts, bool *good, struct sl_error *error)
 {

@@ -5,24 +5,11 @@
 
 #include "base/size.h"
 #include "engine/plan_text.h"
+#include "engine/setting_text.h"
 #include "engine/simulate_report.h"
 
 static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
                                                    "activations"};
-
-static void put_placement(FILE *out, const struct sl_step_options *o)
-{
-    fprintf(out, "placement   ");
-    for (int kind = 0; kind < SL_PLACED_COUNT; kind++) {
-        fprintf(out, "%s%s", kind ? ", " : "", kinds[kind]);
-        for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
-            double fraction = o->placement.fraction[kind][tier];
-            if (fraction > 0)
-                fprintf(out, " %.0f %% %s", 100 * fraction, sl_tier_name((enum sl_tier)tier));
-        }
-    }
-    fprintf(out, "\n");
-}
 
 static const char no_profile[] =
     "\nspeed       not predicted: sluice doctor --measure auto FOLDER measures this machine once\n"
@@ -34,35 +21,11 @@ static int predict(struct sl_report *report, const struct sl_engine *engine, str
     return sl_report_make(report, &engine->sp, &options, error);
 }
 
-static void put_choice(FILE *out, const struct sl_choice *choice)
-{
-    if (choice->row_count < 2)
-        return;
-    fprintf(out,
-            "\ncandidate                                       s per step       device         "
-            "host         nvme\n");
-    for (size_t i = 0; i < choice->row_count; i++) {
-        const struct sl_choice_row *row = &choice->rows[i];
-        char seconds[32] = "does not fit", text[SL_SIZE_TEXT_BYTES];
-        if (row->seconds > 0)
-            snprintf(seconds, sizeof(seconds), "%.4f", row->seconds);
-        fprintf(out, "  %-44s %12s", row->text, seconds);
-        for (int tier = 0; tier < SL_TIER_COUNT; tier++)
-            fprintf(out, " %12s", row->bytes[tier] ? sl_size_format(row->bytes[tier], text) : "");
-        fprintf(out, "%s\n",
-                i == choice->best ? "  chosen: the fastest that fits"
-                : row->taken      ? "  kept"
-                                  : "");
-    }
-    if (choice->cut_short)
-        fprintf(out, "  (the search ended here: plans of this size are costly to build)\n");
-}
-
 static void put_speed(FILE *out, const struct sl_engine *engine)
 {
     struct sl_report report;
     struct sl_error error = {0};
-    put_choice(out, &engine->choice);
+    sl_setting_write_choice(out, &engine->choice);
     if (!engine->options.hardware) {
         fputs(no_profile, out);
     } else if (predict(&report, engine, &error)) {
@@ -88,11 +51,9 @@ static void put_text(FILE *out, const struct sl_engine *engine, const struct sl_
             1e-6 * (double)o->model->param_elements, 1e-6 * (double)sp->trained_elements,
             sl_dtype_name(o->precision), o->batch, o->sequence, o->micro_batches);
     fprintf(out, "device      %s\n", engine->device->properties.name);
-    put_placement(out, o);
-    fprintf(out, "plan        %u operations, %u sub-groups, %s, %u ahead, %u buffers, %s\n",
-            sp->plan.segments[sp->step].op_count, sp->group_count,
-            o->group >= o->micro_batches ? "layer-major" : "groups of micro-batches", o->prefetch,
-            o->optimizer_buffers, o->recompute ? "recomputing" : "keeping activations");
+    sl_setting_write(out, o);
+    fprintf(out, "plan        %u operations, %u sub-groups\n",
+            sp->plan.segments[sp->step].op_count, sp->group_count);
     fprintf(out, "\nmemory                                device         host         nvme\n");
     for (size_t i = 0; i < count; i++) {
         fprintf(out, "  %-30s", lines[i].name);

@@ -214,6 +214,7 @@ static struct sl_choose_free free_settings(const struct sl_config *c)
                     !c->param_buffer_count_max && !c->param_buffer_elements_max,
         .buffers = c->optimizer_pipeline_read && c->optimizer_pipeline_write &&
                    !c->optimizer_buffer_count_max,
+        .speculate = !c->speculate_given && !c->delayed_update,
         .sub_group = true,
         .sub_group_max = c->sub_group_elements_max,
     };

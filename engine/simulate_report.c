@@ -169,28 +169,41 @@ int sl_report_make(struct sl_report *out, const struct sl_step_plan *sp,
 struct fit {
     const struct sl_fit_options *options;
     struct sl_step_options step;
+    struct sl_step_plan plan; /* the last one built; zero: none */
 };
+
+static int fit_build(struct fit *fit, const struct sl_step_options *step,
+                     uint64_t total[SL_TIER_COUNT], struct sl_error *error)
+{
+    struct sl_step_plan *sp = &fit->plan;
+    sl_step_plan_finish(sp);
+    int result = sl_step_plan_build(sp, step, error);
+    if (!result && fit->options->ranks > 1) {
+        struct sl_plan shared = {0};
+        result = sl_plan_for_ranks(&shared, &sp->plan, fit->options->ranks, error);
+        sl_plan_finish(&sp->plan);
+        sp->plan = shared;
+    }
+    for (int tier = 0; tier < SL_TIER_COUNT && !result; tier++)
+        total[tier] = sp->plan.tier_bytes[tier] + fit->options->extra_bytes[tier];
+    return result;
+}
 
 static int fit_attempt(void *user, const struct sl_placement *placement,
                        uint64_t total[SL_TIER_COUNT], struct sl_error *error)
 {
     struct fit *fit = user;
     fit->step.placement = *placement;
-    struct sl_step_plan sp;
-    int result = sl_step_plan_build(&sp, &fit->step, error);
-    if (result)
-        return result;
-    struct sl_plan shared = {0};
-    const struct sl_plan *plan = &sp.plan;
-    if (fit->options->ranks > 1) {
-        result = sl_plan_for_ranks(&shared, plan, fit->options->ranks, error);
-        plan = &shared;
-    }
-    for (int tier = 0; tier < SL_TIER_COUNT; tier++)
-        total[tier] = plan->tier_bytes[tier] + fit->options->extra_bytes[tier];
-    sl_plan_finish(&shared);
-    sl_step_plan_finish(&sp);
-    return result;
+    return fit_build(fit, &fit->step, total, error);
+}
+
+static int choose_attempt(void *user, const struct sl_step_options *step,
+                          uint64_t total[SL_TIER_COUNT], const struct sl_step_plan **plan,
+                          struct sl_error *error)
+{
+    struct fit *fit = user;
+    *plan = &fit->plan;
+    return fit_build(fit, step, total, error);
 }
 
 static void describe(char change[256], const struct sl_step_options *from,
@@ -237,7 +250,7 @@ int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
         if (!result)
             result = fit_attempt(&fit, &search.placement, total, error);
         if (result)
-            return result;
+            break;
         *fits = within(total, none, options->budget_bytes);
         if (*fits || !options->batch_free || fit.step.batch == 1)
             break;
@@ -246,8 +259,30 @@ int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
         fit.step.batch /= 2;
         fit.step.group = layer_major ? fit.step.micro_batches : fit.step.group;
     }
+    sl_step_plan_finish(&fit.plan);
     *out = fit.step;
     if (*fits)
         describe(change, options->step, out);
-    return 0;
+    return result;
+}
+
+int sl_report_choose(struct sl_step_options *out, bool *fits, struct sl_choice *choice,
+                     const struct sl_fit_options *options, const struct sl_hardware *hardware,
+                     const struct sl_choose_free *free, struct sl_error *error)
+{
+    struct fit fit = {.options = options};
+    struct sl_hardware share = sl_hardware_share(hardware, options->ranks);
+    struct sl_choose_options choose = {
+        .step = *options->step,
+        .free = *free,
+        .nvme = options->budget_bytes[SL_TIER_NVME] > 0,
+        .hardware = &share,
+        .attempt = choose_attempt,
+        .user = &fit,
+    };
+    memcpy(choose.budget_bytes, options->budget_bytes, sizeof(choose.budget_bytes));
+    int result = sl_choose(out, choice, &choose, error);
+    *fits = !result && choice->rows[0].taken;
+    sl_step_plan_finish(&fit.plan);
+    return result;
 }

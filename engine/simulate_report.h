@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "engine/choose.h"
 #include "engine/step_plan.h"
 #include "offload/simulate.h"
 
@@ -65,6 +66,13 @@ struct sl_fit_options {
 };
 int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
                   const struct sl_fit_options *options, struct sl_error *error);
+
+/* Choose what changes no bit (engine/choose.h) by simulation on `hardware`, one rank's share of a
+ * host with `ranks`; placement_free and batch_free are not looked at. *out is the setting. *fits
+ * tells whether it does. Errors: those of sl_choose */
+int sl_report_choose(struct sl_step_options *out, bool *fits, struct sl_choice *choice,
+                     const struct sl_fit_options *options, const struct sl_hardware *hardware,
+                     const struct sl_choose_free *free, struct sl_error *error);
 
 /* Lanes and speed, without memory, for people. */
 void sl_report_write_speed(FILE *out, const struct sl_report *report);

@@ -371,14 +371,12 @@ static void choose_state_tiers(struct sl_step_plan *sp)
     }
 }
 
-/* Weights that are speculated on leave a device of its own first where NVMe has a share of the
- * state: they need room in host memory anyway (step_emit_update.c). */
+/* Weights that are speculated on leave a device of its own first: they need room in host memory
+ * anyway (step_emit_update.c). */
 static void choose_weight_tiers(struct sl_step_plan *sp)
 {
-    const struct sl_placement *placement = &sp->options.placement;
-    const double *all = placement->fraction[SL_PLACED_WEIGHTS];
-    bool off_device =
-        !sp->options.unified && placement->fraction[SL_PLACED_OPTIMIZER][SL_TIER_NVME] > 0;
+    const double *all = sp->options.placement.fraction[SL_PLACED_WEIGHTS];
+    bool off_device = !sp->options.unified;
     double elements[2] = {0}, amount[SL_TIER_COUNT], given = 0;
     for (uint32_t p = 0; p < sp->piece_count; p++) {
         const struct sl_piece *piece = &sp->pieces[p];

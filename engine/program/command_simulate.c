@@ -9,6 +9,7 @@
 #include "engine/hardware.h"
 #include "engine/program/program.h"
 #include "engine/session.h"
+#include "engine/setting_text.h"
 #include "engine/simulate_report.h"
 #include "offload/trace.h"
 
@@ -121,17 +122,18 @@ static uint64_t context_bytes(const struct sl_hardware *hardware)
     return hardware->device_is_host ? 0 : 1500000000;
 }
 
-/* Place what is free. Where that does not fit, say which setting would. */
+/* Choose what is free. Where nothing fits, say which setting would. */
 static int choose_setting(const struct sl_session *session, const struct sl_hardware *hardware,
                           uint32_t ranks, uint64_t budget[SL_TIER_COUNT],
-                          struct sl_step_options *chosen, struct sl_error *error)
+                          struct sl_step_options *chosen, struct sl_choice *choice,
+                          struct sl_error *error)
 {
     struct sl_step_options wanted = *chosen;
     struct sl_fit_options fit = {.step = &wanted,
                                  .ranks = ranks,
                                  .extra_bytes = {[SL_TIER_DEVICE] = context_bytes(hardware)}};
+    struct sl_choose_free free = session->engine.free;
     bool fits;
-    char change[256] = "";
     struct sl_hardware share = sl_hardware_share(hardware, ranks);
     sl_report_budgets(&share, budget);
     for (int tier = 0; tier < SL_TIER_COUNT; tier++)
@@ -139,12 +141,12 @@ static int choose_setting(const struct sl_session *session, const struct sl_hard
             budget[tier] = session->engine.budget_bytes[tier];
     memcpy(fit.budget_bytes, budget, sizeof(fit.budget_bytes));
     memcpy(fit.placement_free, session->engine.placement_free, sizeof(fit.placement_free));
-    int result = sl_report_fit(chosen, &fits, change, &fit, error);
-    if (!result && fits && change[0])
-        fprintf(stderr, "chosen: %s\n", change);
+    memcpy(free.placement, fit.placement_free, sizeof(free.placement));
+    int result = sl_report_choose(chosen, &fits, choice, &fit, hardware, &free, error);
     if (result || fits)
         return result;
     struct sl_step_options nearest;
+    char change[256] = "";
     fit.batch_free = true;
     result = sl_report_fit(&nearest, &fits, change, &fit, error);
     if (!result)
@@ -155,6 +157,19 @@ static int choose_setting(const struct sl_session *session, const struct sl_hard
     return result;
 }
 
+static void write_report(const struct sl_report *report, const struct sl_step_options *step,
+                         const struct sl_choice *choice, bool json)
+{
+    char *text = json ? sl_report_json(report) : sl_report_text(report);
+    if (!json)
+        sl_setting_write(stdout, step);
+    if (text)
+        fputs(text, stdout);
+    if (!json)
+        sl_setting_write_choice(stdout, choice);
+    free(text);
+}
+
 static int run_own(const struct sl_session *session, const struct sl_hardware *hardware,
                    const struct own_options *own, const struct run_options *o, int *code,
                    struct sl_error *error)
@@ -162,12 +177,10 @@ static int run_own(const struct sl_session *session, const struct sl_hardware *h
     struct sl_step_options step = session->engine.step;
     step.unified = hardware->device_is_host;
     step.activation = hardware->device_is_host ? SL_F32 : step.precision;
-    if (own->schedule && strcmp(own->schedule, "layer-major") == 0)
-        step.group = step.micro_batches;
-    if (own->schedule && strcmp(own->schedule, "batch-major") == 0)
-        step.group = 1;
     uint64_t budget[SL_TIER_COUNT];
-    int result = choose_setting(session, hardware, (uint32_t)own->ranks, budget, &step, error);
+    struct sl_choice choice;
+    int result =
+        choose_setting(session, hardware, (uint32_t)own->ranks, budget, &step, &choice, error);
     struct sl_step_plan sp = {0};
     if (!result)
         result = sl_step_plan_build(&sp, &step, error);
@@ -179,13 +192,9 @@ static int run_own(const struct sl_session *session, const struct sl_hardware *h
     struct sl_report report;
     if (!result)
         result = sl_report_make(&report, &sp, &options, error);
-    char *text = NULL;
     if (!result)
-        text = o->json ? sl_report_json(&report) : sl_report_text(&report);
-    if (text)
-        fputs(text, stdout);
+        write_report(&report, &step, &choice, o->json);
     *code = !result && report.fits ? EXIT_DONE : EXIT_WRONG_INPUT;
-    free(text);
     sl_step_plan_finish(&sp);
     return result;
 }
@@ -221,6 +230,10 @@ int command_simulate(int argc, char **argv)
     struct sl_session session;
     if (sl_session_open_elsewhere(&session, &options, &error))
         return report_error(&error);
+    if (own.schedule && schedule < 2) {
+        session.engine.step.group = schedule ? 1 : session.engine.step.micro_batches;
+        session.engine.free.order = false;
+    }
     code = EXIT_DONE;
     int result = schedule < 2 ? run_own(&session, &hardware, &own, &o, &code, &error)
                               : run_baseline(&session, &hardware,

@@ -71,6 +71,7 @@ static struct sl_choose_options random_options(struct test_random *random,
                  .recompute = test_random_below(random, 2),
                  .prefetch = true,
                  .buffers = true,
+                 .speculate = test_random_below(random, 2),
                  .sub_group = true},
         .nvme = true,
         .hardware = hardware,
@@ -89,7 +90,7 @@ static void chosen_fits_and_is_no_slower_than_the_rule(void **state)
     static const char *const machines[] = {"v100-dgx2", "h200", "rtx4090", "gh200"};
     static const char *const presets[] = {"tiny", "bible-4m", "gpt2-124m"};
     struct test_random random = {20261202};
-    unsigned faster = 0, fitting = 0;
+    unsigned faster = 0, fitting = 0, speculating = 0;
     for (int i = 0; i < CASES; i++) {
         struct sl_model model;
         struct sl_hardware hardware;
@@ -105,9 +106,11 @@ static void chosen_fits_and_is_no_slower_than_the_rule(void **state)
         assert_memory_equal(&step.placement, &again.placement, sizeof(step.placement));
         assert_true(step.group == again.group && step.prefetch == again.prefetch &&
                     step.optimizer_buffers == again.optimizer_buffers &&
-                    step.recompute == again.recompute &&
+                    step.recompute == again.recompute && step.speculate == again.speculate &&
                     step.sub_group_elements == again.sub_group_elements);
         assert_true(o.free.recompute || step.recompute);
+        assert_true(o.free.speculate || step.speculate == 0);
+        speculating += step.speculate > 0;
         assert_true(choice.row_count > 0 && choice.row_count == twice.row_count);
         if (choice.rows[0].seconds > 0) {
             const struct sl_choice_row *best = &choice.rows[choice.best];
@@ -128,8 +131,9 @@ static void chosen_fits_and_is_no_slower_than_the_rule(void **state)
         }
         sl_model_finish(&model);
     }
-    print_message("%u of %d fit, %u got faster\n", fitting, CASES, faster);
-    assert_true(fitting > CASES / 2 && faster > CASES / 8);
+    print_message("%u of %d fit, %u got faster, %u speculate\n", fitting, CASES, faster,
+                  speculating);
+    assert_true(fitting > CASES / 2 && faster > CASES / 8 && speculating > 0);
 }
 
 static void what_is_not_free_stays(void **state)

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/setting_text.h"
+
+#include "base/size.h"
+
+void sl_setting_write(FILE *out, const struct sl_step_options *step)
+{
+    static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
+                                                       "activations"};
+    fprintf(out, "placement   ");
+    for (int kind = 0; kind < SL_PLACED_COUNT; kind++) {
+        fprintf(out, "%s%s", kind ? ", " : "", kinds[kind]);
+        for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
+            double fraction = step->placement.fraction[kind][tier];
+            if (fraction > 0)
+                fprintf(out, " %.0f %% %s", 100 * fraction, sl_tier_name((enum sl_tier)tier));
+        }
+    }
+    fprintf(out, "\nschedule    ");
+    if (step->group >= step->micro_batches)
+        fprintf(out, "layer-major");
+    else
+        fprintf(out, "%zu micro-batches per pass", step->group);
+    fprintf(out, ", %u ahead, %u buffers, %s", step->prefetch, step->optimizer_buffers,
+            step->recompute ? "recomputing" : "keeping activations");
+    if (step->delayed_update)
+        fprintf(out, ", update delayed by a step\n");
+    else if (step->speculate > 0)
+        fprintf(out, ", %.0f %% of the update on a prediction\n", 100 * step->speculate);
+    else
+        fprintf(out, ", update in forward order\n");
+}
+
+void sl_setting_write_choice(FILE *out, const struct sl_choice *choice)
+{
+    if (choice->row_count < 2)
+        return;
+    fprintf(out,
+            "\ncandidate                                       s per step       device         "
+            "host         nvme\n");
+    for (size_t i = 0; i < choice->row_count; i++) {
+        const struct sl_choice_row *row = &choice->rows[i];
+        char seconds[32] = "does not fit", text[SL_SIZE_TEXT_BYTES];
+        if (row->seconds > 0)
+            snprintf(seconds, sizeof(seconds), "%.4f", row->seconds);
+        fprintf(out, "  %-44s %12s", row->text, seconds);
+        for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+            fprintf(out, " %12s", row->bytes[tier] ? sl_size_format(row->bytes[tier], text) : "");
+        fprintf(out, "%s\n",
+                i == choice->best ? "  chosen: the fastest that fits"
+                : row->taken      ? "  kept"
+                                  : "");
+    }
+    if (choice->cut_short)
+        fprintf(out, "  (the search ended here: plans of this size are costly to build)\n");
+}
