@@ -21,13 +21,8 @@
 
 #define ROWS_MAX 64u /* per lane; deeper overlap shares the last row */
 
-struct event {
-    const struct sl_op *op;
-    uint64_t instance, start_ns, end_ns;
-};
-
 struct sl_trace {
-    struct event *events;
+    struct sl_trace_event *events;
     uint32_t capacity;
     atomic_uint_fast64_t count; /* offered, kept or not */
 };
@@ -42,7 +37,7 @@ int sl_trace_create(struct sl_trace **out, uint32_t capacity, struct sl_error *e
         free(trace);
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM,
                             "trace: no memory for %u events (%zu bytes each)", capacity,
-                            sizeof(struct event));
+                            sizeof(struct sl_trace_event));
     }
     trace->capacity = capacity;
     atomic_init(&trace->count, 0);
@@ -64,13 +59,20 @@ void sl_trace_add(struct sl_trace *trace, const struct sl_op *op, uint64_t insta
     /* Relaxed: the places are distinct, and the writer reads after the lanes have been joined. */
     uint64_t place = atomic_fetch_add_explicit(&trace->count, 1, memory_order_relaxed);
     if (place < trace->capacity)
-        trace->events[place] = (struct event){op, instance, start_ns, end_ns};
+        trace->events[place] = (struct sl_trace_event){op, instance, start_ns, end_ns};
+}
+
+uint32_t sl_trace_events(const struct sl_trace *trace, const struct sl_trace_event **events)
+{
+    uint64_t offered = atomic_load(&trace->count);
+    *events = trace->events;
+    return offered < trace->capacity ? (uint32_t)offered : trace->capacity;
 }
 
 static int compare_start(const void *a, const void *b)
 {
-    const struct event *x = *(const struct event *const *)a;
-    const struct event *y = *(const struct event *const *)b;
+    const struct sl_trace_event *x = *(const struct sl_trace_event *const *)a;
+    const struct sl_trace_event *y = *(const struct sl_trace_event *const *)b;
     if (x->start_ns != y->start_ns)
         return x->start_ns < y->start_ns ? -1 : 1;
     if (x->end_ns != y->end_ns)
@@ -108,8 +110,8 @@ static uint32_t track(enum sl_lane lane, uint32_t row)
     return (uint32_t)lane * ROWS_MAX + row + 1;
 }
 
-static void write_event(FILE *file, const struct sl_plan *plan, const struct event *event,
-                        uint32_t row, uint64_t origin_ns)
+static void write_event(FILE *file, const struct sl_plan *plan,
+                        const struct sl_trace_event *event, uint32_t row, uint64_t origin_ns)
 {
     const struct sl_op *op = event->op;
     char name[96];
@@ -134,8 +136,8 @@ static void write_event(FILE *file, const struct sl_plan *plan, const struct eve
             op->flops * 1e-9, op->part);
 }
 
-static void write_events(FILE *file, const struct sl_plan *plan, struct event **sorted,
-                         uint32_t count)
+static void write_events(FILE *file, const struct sl_plan *plan,
+                         const struct sl_trace_event **sorted, uint32_t count)
 {
     uint64_t row_end[SL_LANE_COUNT][ROWS_MAX] = {{0}};
     uint32_t rows[SL_LANE_COUNT] = {0};
@@ -167,13 +169,14 @@ int sl_trace_write(const struct sl_trace *trace, const struct sl_plan *plan, con
                    struct sl_error *error)
 {
     uint64_t offered = atomic_load(&trace->count);
-    uint32_t count = offered < trace->capacity ? (uint32_t)offered : trace->capacity;
-    struct event **sorted = malloc(((size_t)count + 1) * sizeof(struct event *));
+    const struct sl_trace_event *events;
+    uint32_t count = sl_trace_events(trace, &events);
+    const struct sl_trace_event **sorted = malloc(((size_t)count + 1) * sizeof(*sorted));
     if (!sorted)
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "trace: no memory to sort %u events",
                             count);
     for (uint32_t i = 0; i < count; i++)
-        sorted[i] = &trace->events[i];
+        sorted[i] = &events[i];
     qsort(sorted, count, sizeof(*sorted), compare_start);
 
     int result = 0;
