@@ -120,6 +120,7 @@ struct sl_config {
     uint64_t print_steps;   /* a progress line every so many steps; 0: none */
     uint64_t eval_interval; /* 0: no evaluation */
     uint64_t eval_batches;  /* 0: the whole evaluation set */
+    bool eval_at_start;     /* also before the first step */
     uint64_t save_interval; /* 0: only at the end */
     uint64_t keep_last;     /* checkpoints kept; 0: all */
     bool keep_best;         /* by evaluation loss */

@@ -394,6 +394,7 @@ void sl_resolve_runtime(struct sl_config_context *context)
     config->print_steps = count(context, "steps_per_print", 10);
     config->eval_interval = count(context, "train.eval_interval", 0);
     config->eval_batches = count(context, "train.eval_batches", 0);
+    config->eval_at_start = sl_value_bool(context, "train.eval_at_start", false);
     config->save_interval = count(context, "train.save_interval", 0);
     config->keep_last = count(context, "train.keep_last", 2);
     config->keep_best = sl_value_bool(context, "train.keep_best", false);
@@ -406,6 +407,9 @@ void sl_resolve_runtime(struct sl_config_context *context)
     resolve_profiler(context);
     resolve_monitor(context, "csv_monitor", &config->csv);
     resolve_monitor(context, "tensorboard", &config->tensorboard);
+    if (config->eval_at_start && config->eval_interval == 0)
+        sl_config_problem(context,
+                          "train.eval_at_start needs held-out data; set train.eval_interval");
     if (config->keep_best && config->eval_interval == 0)
         sl_config_problem(context, "train.keep_best needs evaluations; set train.eval_interval");
 }

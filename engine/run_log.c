@@ -80,11 +80,11 @@ static int write_monitors(struct sl_run_log *log, const struct sl_progress *p,
         double value;
         bool there;
     } figures[] = {
-        {"Train/Samples/train_loss", p->loss, true},
-        {"Train/Samples/lr", p->lr, true},
-        {"Train/Samples/loss_scale", p->loss_scale, true},
-        {"Train/Samples/grad_norm", p->norm, true},
-        {"Train/Samples/tokens_per_second", p->tokens_per_second, true},
+        {"Train/Samples/train_loss", p->loss, p->step > 0},
+        {"Train/Samples/lr", p->lr, p->step > 0},
+        {"Train/Samples/loss_scale", p->loss_scale, p->step > 0},
+        {"Train/Samples/grad_norm", p->norm, p->step > 0},
+        {"Train/Samples/tokens_per_second", p->tokens_per_second, p->step > 0},
         {"Train/Samples/eval_loss", p->eval_loss, p->evaluated},
     };
     int result = 0;
@@ -95,11 +95,9 @@ static int write_monitors(struct sl_run_log *log, const struct sl_progress *p,
     return result;
 }
 
-int sl_run_log_step(struct sl_run_log *log, const struct sl_progress *p, struct sl_error *error)
+/* What a step has; an evaluation before the first one has none of it. */
+static void put_training(FILE *file, const struct sl_progress *p)
 {
-    FILE *file = log->file;
-    errno = 0;
-    fprintf(file, "{\"step\": %llu", (unsigned long long)p->step);
     put_number(file, "loss", p->loss);
     put_number(file, "grad_norm", p->norm);
     put_number(file, "grad_norm_clipped", p->norm_clipped);
@@ -119,6 +117,15 @@ int sl_run_log_step(struct sl_run_log *log, const struct sl_progress *p, struct 
         snprintf(key, sizeof(key), "wait_%s_seconds", sl_lane_name((enum sl_lane)lane));
         put_number(file, key, p->wait_seconds[lane]);
     }
+}
+
+int sl_run_log_step(struct sl_run_log *log, const struct sl_progress *p, struct sl_error *error)
+{
+    FILE *file = log->file;
+    errno = 0;
+    fprintf(file, "{\"step\": %llu", (unsigned long long)p->step);
+    if (p->step)
+        put_training(file, p);
     if (p->evaluated)
         put_number(file, "eval_loss", p->eval_loss);
     fprintf(file, "}\n");

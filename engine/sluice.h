@@ -57,7 +57,7 @@ SL_API const char *sl_lane_text(int lane);
 
 /* What is known after a step. Times in seconds, of this step. */
 struct sl_progress {
-    uint64_t step, steps; /* done, of */
+    uint64_t step, steps; /* done, of; step 0 brings eval_loss and nothing else */
     double loss;          /* nats per token */
     double norm, norm_clipped, lr, loss_scale;
     bool skipped; /* a gradient was not finite */

@@ -326,6 +326,20 @@ static bool due(uint64_t step, uint64_t interval)
     return interval && step % interval == 0;
 }
 
+/* What the model is worth before the run: step 0 of the log, and nothing that a checkpoint could be
+ * the best against. */
+static int evaluate_start(struct trainer *t, struct sl_error *error)
+{
+    struct sl_progress p = {.steps = t->session.steps, .evaluated = true};
+    int result = evaluate(t, error);
+    p.eval_loss = t->eval_loss;
+    if (!result)
+        result = sl_run_log_step(t->log, &p, error);
+    if (!result && t->o->progress)
+        t->o->progress(t->o->user, &p);
+    return result;
+}
+
 /* After a step: evaluation and checkpoint where they are due, then the line in the log. */
 static int after_step(struct trainer *t, struct sl_progress *p, bool last, struct sl_error *error)
 {
@@ -389,7 +403,10 @@ static int finish_steps(struct trainer *t, uint64_t until, struct sl_error *erro
 
 static int train_steps(struct trainer *t, struct sl_error *error)
 {
+    bool first = t->step == 0 && t->session.config.eval_at_start;
     int result = 0;
+    if (first && sl_dataset_eval_sequences(t->session.dataset) > 0)
+        result = evaluate_start(t, error);
     t->last_finish_ns = sl_clock_ns();
     while (t->step < t->session.steps && !result) {
         bool stop = t->o->stop && *t->o->stop;

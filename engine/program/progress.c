@@ -35,6 +35,11 @@ void progress_show(void *user, const struct sl_progress *p)
     bool due = line->every && (p->step % line->every == 0 || p->step == p->steps);
     if (!line->terminal && !due && !p->skipped && !p->evaluated && !p->saved)
         return;
+    if (p->step == 0) {
+        printf("held-out loss %.4f nats per token before the first step\n", p->eval_loss);
+        fflush(stdout);
+        return;
+    }
     format_time(p->eta_seconds, eta);
     format_lanes(p, lanes, sizeof(lanes));
     if (line->terminal)
