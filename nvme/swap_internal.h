@@ -77,6 +77,7 @@ struct sl_swap {
     size_t slot_count, in_flight;
     struct swap_hash hash;
     uint64_t next_watch_ns;
+    uint64_t awake_since_ns; /* the thread has looked in time since then */
     uint64_t abandon_ns;
     size_t deadline_count; /* requests that have one */
     int fds[SL_SWAP_PATHS_MAX];

@@ -395,10 +395,15 @@ static void watch(struct sl_swap *swap, uint64_t now_ns)
 {
     if (now_ns < swap->next_watch_ns)
         return;
+    /* A thread that looks this late was stopped with its process (Ctrl-Z, a debugger) and has not
+     * yet seen what came back meanwhile: the device gets its whole time again. */
+    if (now_ns - swap->next_watch_ns > watch_interval_ns(swap))
+        swap->awake_since_ns = now_ns;
     swap->next_watch_ns = now_ns + watch_interval_ns(swap);
     for (size_t i = 0; i < swap->slot_count; i++) {
         struct sl_io *io = &swap->slots[i];
-        if (io->request && io->started_ns + swap->options.stall_ns < now_ns)
+        uint64_t since_ns = sl_max_u64(io->started_ns, swap->awake_since_ns);
+        if (io->request && since_ns + swap->options.stall_ns < now_ns)
             give_up(swap, io, now_ns);
     }
 }

@@ -3,7 +3,7 @@
 """Compare ids with the `tokenizers` library on 20 MB or more of mixed text.
 
     python3 tests/parity/tokenizers_parity.py --bench build/bench/bench-tokenize \\
-        [--text FILE...] [--megabytes 20] TOKENIZER_FOLDER_OR_JSON...
+        [--text FILE]... [--megabytes 20] TOKENIZER_FOLDER_OR_JSON...
 
 The text is made from a seed: prose (the files given, or words), code (Python's own library), CJK,
 emoji, combining marks, Hangul in pieces, every assigned block, digits, contractions, long runs of
@@ -162,7 +162,7 @@ def compare(bench, where, megabytes, files, seed):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bench", required=True)
-    parser.add_argument("--text", nargs="*", default=[])
+    parser.add_argument("--text", action="append", default=[], metavar="FILE")
     parser.add_argument("--megabytes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("tokenizers", nargs="+")
