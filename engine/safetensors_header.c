@@ -51,7 +51,7 @@ struct parser {
     const char *path, *start, *at, *end;
     struct sl_safetensors *file;
     size_t capacity, pool_used;
-    const char *tensor; /* being read, for messages */
+    const char *tensor, *field; /* being read, for messages */
     struct sl_error *error;
 };
 
@@ -59,7 +59,8 @@ static int refuse(struct parser *p, const char *what)
 {
     if (p->tensor)
         return sl_error_set(p->error, SL_DOMAIN_INPUT, -EINVAL,
-                            "%s: tensor \"%.80s\": %s (byte %zu)", p->path, p->tensor, what,
+                            "%s: tensor \"%.80s\": %s%s%s (byte %zu)", p->path, p->tensor,
+                            p->field ? p->field : "", p->field ? ": " : "", what,
                             8 + (size_t)(p->at - p->start));
     return sl_error_set(p->error, SL_DOMAIN_INPUT, -EINVAL, "%s: header: %s (byte %zu)", p->path,
                         what, 8 + (size_t)(p->at - p->start));
@@ -305,17 +306,19 @@ static int tensor_field(struct parser *p, struct sl_safetensor *tensor, unsigned
         return rc;
     if (bit == 1)
         return type_field(p, tensor);
-    if (bit == 2)
-        return integers(p, tensor->shape, SL_SAFETENSORS_RANK_MAX, &tensor->rank,
-                        "shape has more than 8 dimensions");
-    rc = integers(p, offsets, 2, &count, "data_offsets has more than two values");
-    if (rc)
-        return rc;
-    if (count != 2)
-        return refuse(p, "data_offsets needs two values");
-    tensor->begin = offsets[0];
-    tensor->end = offsets[1];
-    return 0;
+    p->field = bit == 2 ? "shape" : "data_offsets";
+    if (bit == 2) {
+        rc = integers(p, tensor->shape, SL_SAFETENSORS_RANK_MAX, &tensor->rank,
+                      "more than 8 dimensions");
+    } else {
+        rc = integers(p, offsets, 2, &count, "more than two values");
+        if (!rc && count != 2)
+            rc = refuse(p, "needs two values");
+        tensor->begin = rc ? 0 : offsets[0];
+        tensor->end = rc ? 0 : offsets[1];
+    }
+    p->field = NULL;
+    return rc;
 }
 
 static int check_bytes(struct parser *p, const struct sl_safetensor *tensor)

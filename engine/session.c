@@ -31,8 +31,13 @@ static int open_model(struct sl_session *s, const char *name, struct sl_error *e
                             "--model is missing: give a folder with config.json or a preset");
     if (snprintf(path, sizeof(path), "%s/config.json", name) >= (int)sizeof(path))
         return sl_error_set(error, SL_DOMAIN_INPUT, -ENAMETOOLONG, "--model: path too long");
-    if (stat(path, &info) != 0)
-        return sl_model_from_preset(&s->model, name, error);
+    if (stat(path, &info) != 0) {
+        /* A folder without that file, a LoRA adapter for one, is no misspelt preset. */
+        bool folder = stat(name, &info) == 0 && S_ISDIR(info.st_mode);
+        int result = sl_model_from_preset(&s->model, name, folder ? NULL : error);
+        if (result == 0 || !folder)
+            return result;
+    }
     snprintf(s->model_path, sizeof(s->model_path), "%s", name);
     snprintf(path, sizeof(path), "%s/model.safetensors", name);
     s->model_has_weights = stat(path, &info) == 0;
@@ -150,7 +155,9 @@ static int open_data(struct sl_session *s, const struct sl_run_options *o, struc
     int result = sl_tokenizer_open(&s->tokenizer, own ? s->model_path : NULL, error);
     if (result || o->data_count == 0)
         return result;
-    result = read_data(s, o, error);
+    result = sl_model_check_training(&s->model, error); /* before hours of tokenizing */
+    if (!result)
+        result = read_data(s, o, error);
     if (!result && sl_dataset_id_limit(s->dataset) > s->model.vocabulary)
         result = sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
                               "the data has token ids up to %u but the model's vocabulary is %u: "

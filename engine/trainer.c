@@ -500,10 +500,8 @@ static int start(struct trainer *t, struct sl_error *error)
         return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "--data is missing: give a text file");
     if (t->session.steps == 0)
         return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "train.steps or train.epochs is 0");
-    result = sl_model_check_training(&t->session.model, error);
     t->session.engine.trace_events = o->trace ? TRACE_EVENTS : 0;
-    if (!result)
-        result = sl_engine_plan(&t->engine, &t->session.engine, error);
+    result = sl_engine_plan(&t->engine, &t->session.engine, error);
     if (!result && o->planned)
         result = show_plan(t, error);
     if (!result && o->resume)
