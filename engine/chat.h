@@ -59,6 +59,9 @@ const char *sl_chat_format_name(enum sl_chat_format format);
  * plain, and the caller warns loudly. */
 bool sl_chat_detect(struct sl_chat *chat, const char *jinja);
 
+/* The Jinja text that writes what sl_chat_from_name's format of that name writes. */
+const char *sl_chat_jinja(enum sl_chat_format format);
+
 /* Choose for a tokenizer: by `name` where given (with the particulars of the tokenizer's own
  * template where that is of the same format), else by that template. *guessed: no marker fitted. */
 int sl_chat_choose(struct sl_chat *chat, const struct sl_tokenizer *tokenizer, const char *name,

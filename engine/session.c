@@ -74,20 +74,30 @@ static int check_sequence(const struct sl_session *s, struct sl_error *error)
     return 0;
 }
 
-static void describe_data(const struct sl_session *s, const struct sl_dataset_options *data)
+/* A template that was named goes where the checkpoints of the model do that was tuned with it. */
+static int carry_template(struct sl_session *s, const struct sl_chat *chat, struct sl_error *error)
 {
-    struct sl_chat chat = {0};
-    bool guessed, examples = sl_dataset_has_examples(s->dataset);
-    if (examples && sl_chat_choose(&chat, s->tokenizer, data->chat_template, &guessed, NULL) == 0)
+    struct sl_chat own;
+    bool same = sl_chat_detect(&own, sl_tokenizer_chat_template(s->tokenizer)) &&
+                own.format == chat->format;
+    return same ? 0
+                : sl_tokenizer_set_chat_template(s->tokenizer, sl_chat_jinja(chat->format), error);
+}
+
+static void describe_data(const struct sl_session *s, const struct sl_dataset_options *data,
+                          const struct sl_chat *chat)
+{
+    bool examples = sl_dataset_has_examples(s->dataset);
+    if (examples)
         sl_log_write(data->log, SL_LOG_INFO, "conversations: template %s, loss on %s, %s",
-                     sl_chat_format_name(chat.format),
+                     sl_chat_format_name(chat->format),
                      data->train_on_prompt ? "every token" : "answers",
                      data->no_packing ? "one in a sequence" : "packed");
-    if (examples && !sl_chat_has_tokens(&chat, s->tokenizer))
+    if (examples && !sl_chat_has_tokens(chat, s->tokenizer))
         sl_log_write(data->log, SL_LOG_WARNING,
                      "%s is no token of this tokenizer: the frames of template %s are plain text, "
                      "which messages can imitate",
-                     sl_chat_end(&chat), sl_chat_format_name(chat.format));
+                     sl_chat_end(chat), sl_chat_format_name(chat->format));
     sl_log_write(data->log, SL_LOG_INFO,
                  "data: %llu tokens, %llu sequences of %u, %llu held out for evaluation",
                  (unsigned long long)sl_dataset_tokens(s->dataset),
@@ -120,6 +130,8 @@ static int read_data(struct sl_session *s, const struct sl_run_options *o, struc
     const char *cache = c->data.cache_path[0] ? c->data.cache_path : o->cache;
     struct sl_workers_options pool = {.thread_count = c->threads, .log = o->log};
     struct reading reading = {.o = o, .told_ns = sl_clock_ns()};
+    struct sl_chat chat;
+    bool guessed;
     struct sl_dataset_options data = {
         .files = o->data,
         .file_count = o->data_count,
@@ -141,7 +153,11 @@ static int read_data(struct sl_session *s, const struct sl_run_options *o, struc
     if (!result)
         result = sl_dataset_open(&s->dataset, &data, error);
     if (!result)
-        describe_data(s, &data);
+        result = sl_chat_choose(&chat, s->tokenizer, data.chat_template, &guessed, error);
+    if (!result)
+        describe_data(s, &data, &chat);
+    if (!result && data.chat_template && sl_dataset_has_examples(s->dataset))
+        result = carry_template(s, &chat, error);
     sl_workers_destroy(data.workers);
     return result;
 }

@@ -141,8 +141,12 @@ void sl_tokenizer_close(struct sl_tokenizer *tokenizer)
 int sl_tokenizer_save(const struct sl_tokenizer *tokenizer, const char *directory,
                       struct sl_error *error)
 {
-    return tokenizer->kind == TOKENIZER_BYTES ? tokenizer_save_bytes(tokenizer, directory, error)
-                                              : tokenizer_save_files(tokenizer, directory, error);
+    int code = tokenizer->kind == TOKENIZER_BYTES
+                   ? tokenizer_save_bytes(tokenizer, directory, error)
+                   : tokenizer_save_files(tokenizer, directory, error);
+    if (!code && tokenizer->chat_template_set)
+        code = tokenizer_save_chat_template(tokenizer, directory, error);
+    return code;
 }
 
 uint32_t sl_tokenizer_vocabulary(const struct sl_tokenizer *tokenizer)
@@ -208,6 +212,18 @@ bool sl_tokenizer_is_special(const struct sl_tokenizer *tokenizer, uint32_t id)
 uint64_t sl_tokenizer_fingerprint(const struct sl_tokenizer *tokenizer)
 {
     return tokenizer->fingerprint;
+}
+
+int sl_tokenizer_set_chat_template(struct sl_tokenizer *tokenizer, const char *jinja,
+                                   struct sl_error *error)
+{
+    char *copy = strdup(jinja);
+    if (!copy)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a chat template");
+    free(tokenizer->chat_template);
+    tokenizer->chat_template = copy;
+    tokenizer->chat_template_set = true;
+    return 0;
 }
 
 const char *sl_tokenizer_chat_template(const struct sl_tokenizer *tokenizer)

@@ -48,7 +48,8 @@ int sl_tokenizer_open(struct sl_tokenizer **out, const char *directory, struct s
 void sl_tokenizer_close(struct sl_tokenizer *tokenizer); /* NULL allowed */
 
 /* Write what `tokenizers` and `transformers` load: DIR/tokenizer.json and tokenizer_config.json.
- * A tokenizer that came from files is copied as it was read. Errors: -errno of the file. */
+ * A tokenizer that came from files is copied as it was read, but for a chat template that was set.
+ * Errors: -errno of the file. */
 int sl_tokenizer_save(const struct sl_tokenizer *tokenizer, const char *directory,
                       struct sl_error *error);
 
@@ -71,6 +72,10 @@ bool sl_tokenizer_is_special(const struct sl_tokenizer *tokenizer, uint32_t id);
 
 /* The chat template of its folder as Jinja text, or NULL (engine/chat.h chooses by it). */
 const char *sl_tokenizer_chat_template(const struct sl_tokenizer *tokenizer);
+
+/* Let sl_tokenizer_save write `jinja` in place of that text. Errors: -ENOMEM. */
+int sl_tokenizer_set_chat_template(struct sl_tokenizer *tokenizer, const char *jinja,
+                                   struct sl_error *error);
 
 /* A hash of everything that decides ids: equal hashes give equal ids. */
 uint64_t sl_tokenizer_fingerprint(const struct sl_tokenizer *tokenizer);

@@ -218,3 +218,22 @@ int tokenizer_save_files(const struct sl_tokenizer *tokenizer, const char *direc
     }
     return code;
 }
+
+/* In the file that is looked at before tokenizer_config.json. */
+int tokenizer_save_chat_template(const struct sl_tokenizer *tokenizer, const char *directory,
+                                 struct sl_error *error)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/chat_template.jinja", directory) < 0)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a path");
+    FILE *file = fopen(path, "we");
+    int code = file ? 0 : -errno;
+    if (file && fputs(tokenizer->chat_template, file) < 0)
+        code = errno ? -errno : -EIO;
+    if (file && fclose(file) && !code)
+        code = -errno;
+    if (code)
+        sl_error_set(error, SL_DOMAIN_IO, code, "%s: %s", path, strerror(-code));
+    free(path);
+    return code;
+}

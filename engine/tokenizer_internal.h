@@ -183,6 +183,7 @@ struct sl_tokenizer {
     /* The rest: TOKENIZER_BPE. */
     char *directory;             /* where it came from */
     char *chat_template;         /* Jinja text, or NULL */
+    bool chat_template_set;      /* not the folder's */
     struct string_table entries; /* vocabulary as matched: raw bytes where byte_level */
     struct pair_table merges;
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
@@ -278,6 +279,8 @@ int tokenizer_parse_parts(struct sl_tokenizer *tokenizer, const void *root, cons
                           struct sl_error *error);
 int tokenizer_parse_template(struct sl_tokenizer *tokenizer, const void *root, const char *name,
                              struct sl_error *error);
+int tokenizer_save_chat_template(const struct sl_tokenizer *tokenizer, const char *directory,
+                                 struct sl_error *error);
 /* tokenizer_config.json, generation_config.json, config.json, chat_template.jinja beside it. */
 int tokenizer_read_neighbours(struct sl_tokenizer *tokenizer, struct sl_error *error);
 int tokenizer_save_files(const struct sl_tokenizer *tokenizer, const char *directory,

@@ -79,6 +79,41 @@ static void formats_write_what_the_templates_write(void **state)
     sl_tokenizer_close(tokenizer);
 }
 
+/* The text that a checkpoint carries is one that the cases above have rendered, and leads back to
+ * the format. */
+static void a_format_as_jinja_is_a_rendered_one(void **state)
+{
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s/tokenizers/chat.json", getenv("SLUICE_TEST_FIXTURES"));
+    json_t *cases = json_load_file(path, 0, NULL), *entry;
+    for (int f = 0; f < SL_CHAT_FORMAT_COUNT; f++) {
+        const char *name = sl_chat_format_name((enum sl_chat_format)f);
+        const char *jinja = sl_chat_jinja((enum sl_chat_format)f);
+        struct sl_chat named, detected;
+        struct sl_error error = {0};
+        assert_int_equal(sl_chat_from_name(&named, name, &error), 0);
+        assert_true(sl_chat_detect(&detected, jinja));
+        assert_int_equal(detected.format, named.format);
+        assert_string_equal(detected.system, named.system);
+        assert_true(
+            detected.dated == named.dated && detected.think_block == named.think_block &&
+            detected.tight == named.tight && detected.lead_space == named.lead_space &&
+            detected.open_space == named.open_space && detected.close_space == named.close_space &&
+            detected.answer_space == named.answer_space &&
+            detected.answer_trim == named.answer_trim && detected.system_last == named.system_last);
+        size_t index, found = 0;
+        json_array_foreach(cases, index, entry)
+        {
+            json_t *text = json_object_get(entry, "jinja");
+            found += text && strcmp(json_string_value(text), jinja) == 0;
+        }
+        if (!found)
+            fail_msg("%s: its Jinja text is no case of chat.json", name);
+    }
+    json_decref(cases);
+}
+
 static const struct sl_chat_message turns[] = {
     {.role = SL_CHAT_USER, .text = "the question", .bytes = 12},
     {.role = SL_CHAT_ASSISTANT, .text = "an answer", .bytes = 9},
@@ -249,6 +284,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats_write_what_the_templates_write),
+        cmocka_unit_test(a_format_as_jinja_is_a_rendered_one),
         cmocka_unit_test(marks_cover_the_answers_and_nothing_else),
         cmocka_unit_test(a_message_cannot_forge_a_turn),
         cmocka_unit_test(unknown_templates_and_roles_are_refused),

@@ -59,6 +59,17 @@ expect 0 "the first sequence" $run --data l.bin --out from-bin
 expect 0 "trained | light<|endoftext|>" $run --data chat.jsonl --out from-chat --set data.template=plain
 [ -n "$(ls from-chat/cache)" ] || fail "no cache"
 
+# A model that was tuned with a named template is talked to with it, wherever its folder goes.
+# shellcheck disable=SC2086
+expect 0 "" $run --data chat.jsonl --out tuned --set data.template=alpaca --set data.cache=false \
+    --set train.sequence_length=256
+expect 0 "" export tuned/checkpoint-00000001 exported
+grep -qF '### Instruction:' exported/chat_template.jinja || fail "the template was not carried"
+expect 0 "" generate --model exported --device host --chat --prompt word --max-tokens 1
+grep -qF "no known marker" log && fail "the carried template is not known"
+expect 0 "template alpaca" train --model exported --device host --steps 1 --data chat.jsonl --out again \
+    --set train.sequence_length=256 --set data.cache=false
+
 chat="generate --model from-chat/checkpoint-00000001 --device host --set threads=2 --max-tokens 4 --chat"
 # shellcheck disable=SC2086
 expect 0 "tokens/s" $chat --prompt word --system "be short" --stats
