@@ -2,10 +2,11 @@
 /* Passes over a gradient, in the operations of the vector header included before.
  *
  * Problem   The norm must have the same bits on every processor and thread count, and may not cost
- * a pass of its own. Choice    Sixteen fp64 lane sums per chunk, whatever the register width,
- * reduced by halving: wide enough to hide the latency of the adder on every set, and the order is
- * written here once. The rounding to the gradient's type, the squares of what was rounded, and the
- *           count of non-finite values share the pass.
+ *           a pass of its own.
+ * Choice    Sixteen fp64 lane sums per chunk, whatever the register width, reduced by halving: wide
+ *           enough to hide the latency of the adder on every set, and the order is written here
+ *           once. The rounding to the gradient's type and the squares of what was rounded share the
+ *           pass; the sum tells by itself whether a value was not finite.
  * Rejected  fp32 partial sums (they overflow at 1.8e19 and lose 3 digits on large tensors); Kahan
  *           sums (fp64 is exact enough and half the operations).
  * Invariant A tail is the full-width operation on a padded copy: zeros add exactly nothing.
@@ -13,16 +14,15 @@
 #ifndef SLUICE_KERNELS_CPU_GRADIENT_BODY_H
 #define SLUICE_KERNELS_CPU_GRADIENT_BODY_H
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/gradient.h"
 #include "kernels/cpu/vector_cast.h"
 
 /* Lanes (l, l + 8), (l, l + 4), (l, l + 2), (0, 1). */
-static double reduce_lanes(vd lanes)
+static double reduce_lanes(double x[16])
 {
-    double x[16];
-    vd_store(x, lanes);
     for (int half = 8; half >= 1; half /= 2)
         for (int lane = 0; lane < half; lane++)
             x[lane] += x[lane + half];
@@ -39,38 +39,50 @@ static uint64_t sum_lanes(vi lanes)
     return sum;
 }
 
-struct measure {
-    vd squares;
-    vi nonfinite; /* minus the number of non-finite values: masks are -1 */
-};
-
-INLINE void measure_16(struct measure *state, vf x)
+/* How many are NaN or infinite. Run only over chunks whose sum of squares is not finite: squares of
+ * finite f32 cannot overflow an f64, so a finite sum proves that every element is. */
+INLINE uint64_t count_nonfinite(const void *x, enum sl_dtype dtype, size_t count)
 {
-    vi exponent = vi_set1(0x7f800000u);
-    state->squares = vd_add_square(state->squares, x);
-    state->nonfinite = vi_add(state->nonfinite, vi_eq(vi_and(vi_from_bits(x), exponent), exponent));
+    const vi exponent = vi_set1(0x7f800000u);
+    vi negative = vi_set1(0); /* minus the counts: masks are -1 */
+    size_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        vi bits = vi_from_bits(v_load_dtype(x, dtype, i));
+        negative = vi_add(negative, vi_eq(vi_and(bits, exponent), exponent));
+    }
+    uint64_t total = sum_lanes(vi_sub(vi_set1(0), negative));
+    for (; i < count; i++)
+        total += !isfinite(sl_dtype_load(x, dtype, i));
+    return total;
 }
 
-INLINE void measure_end(const struct measure *state, double *squares, uint64_t *nonfinite)
+INLINE vd add_squares(vd sum, const void *x, enum sl_dtype dtype, size_t i)
 {
-    *squares = reduce_lanes(state->squares);
-    *nonfinite = sum_lanes(vi_sub(vi_set1(0), state->nonfinite));
+    if (dtype == SL_BF16)
+        return vd_add_square_bf16(sum, (const uint16_t *)x + i);
+    return vd_add_square(sum, v_load_dtype(x, dtype, i));
 }
 
 INLINE void measure_run(const void *x, enum sl_dtype dtype, size_t count, double *squares,
                         uint64_t *nonfinite)
 {
-    struct measure state = {vd_zero(), vi_set1(0)};
+    vd sum = vd_zero();
     size_t i = 0;
     for (; i + 16 <= count; i += 16)
-        measure_16(&state, v_load_dtype(x, dtype, i));
+        sum = add_squares(sum, x, dtype, i);
     if (i < count) {
         float padded[16] = {0};
         size_t bytes = sl_dtype_bytes(dtype);
         memcpy(padded, (const char *)x + i * bytes, (count - i) * bytes);
-        measure_16(&state, v_load_dtype(padded, dtype, 0));
+        sum = add_squares(sum, padded, dtype, 0);
     }
-    measure_end(&state, squares, nonfinite);
+    double lanes[16];
+    if (dtype == SL_BF16)
+        vd_store_bf16(lanes, sum);
+    else
+        vd_store(lanes, sum);
+    *squares = reduce_lanes(lanes);
+    *nonfinite = isfinite(*squares) ? 0 : count_nonfinite(x, dtype, count);
 }
 
 static void gradient_measure_chunk(const void *x, enum sl_dtype dtype, size_t count,
@@ -84,8 +96,7 @@ static void gradient_measure_chunk(const void *x, enum sl_dtype dtype, size_t co
         measure_run(x, SL_F16, count, squares, nonfinite);
 }
 
-INLINE void finish_16(struct measure *state, const float *sum, void *out, enum sl_dtype dtype,
-                      size_t index)
+INLINE vd finish_16(vd squares, const float *sum, void *out, enum sl_dtype dtype, size_t index)
 {
     vf x = v_load(sum);
     vf rounded = x;
@@ -102,24 +113,27 @@ INLINE void finish_16(struct measure *state, const float *sum, void *out, enum s
     } else if (out != (const void *)(sum - index)) {
         v_store((float *)out + index, x);
     }
-    measure_16(state, rounded);
+    return vd_add_square(squares, rounded);
 }
 
 INLINE void finish_run(const float *sum, void *out, enum sl_dtype dtype, size_t count,
                        double *squares, uint64_t *nonfinite)
 {
-    struct measure state = {vd_zero(), vi_set1(0)};
+    vd total = vd_zero();
     size_t i = 0;
     for (; i + 16 <= count; i += 16)
-        finish_16(&state, sum + i, out, dtype, i);
+        total = finish_16(total, sum + i, out, dtype, i);
     if (i < count) {
         float padded[16] = {0}, written[16];
         memcpy(padded, sum + i, (count - i) * sizeof(float));
-        finish_16(&state, padded, written, dtype, 0);
+        total = finish_16(total, padded, written, dtype, 0);
         memcpy((char *)out + i * sl_dtype_bytes(dtype), written,
                (count - i) * sl_dtype_bytes(dtype));
     }
-    measure_end(&state, squares, nonfinite);
+    double lanes[16];
+    vd_store(lanes, total);
+    *squares = reduce_lanes(lanes);
+    *nonfinite = isfinite(*squares) ? 0 : count_nonfinite(out, dtype, count);
 }
 
 static void gradient_finish_chunk(const float *sum, void *out, enum sl_dtype dtype, size_t count,

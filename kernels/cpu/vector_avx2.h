@@ -95,11 +95,6 @@ static inline vi vi_select(vi mask, vi x, vi y)
 #define vi_shl(x, n) ((vi){_mm256_slli_epi32((x).a, n), _mm256_slli_epi32((x).b, n)})
 #define vi_shr(x, n) ((vi){_mm256_srli_epi32((x).a, n), _mm256_srli_epi32((x).b, n)})
 
-static inline vf v_from_int(vi x)
-{
-    return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
-}
-
 static inline vf v_load(const float *from)
 {
     return (vf){_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
@@ -180,12 +175,34 @@ static inline vd vd_add_square(vd sum, vf x)
                 add_square_avx2(sum.d, _mm256_extractf128_ps(x.b, 1))};
 }
 
+static inline vd vd_add_square_bf16(vd sum, const uint16_t *from)
+{
+    const __m128i top = _mm_set1_epi32((int)0xffff0000u);
+    __m128i low = _mm_loadu_si128((const __m128i *)from);
+    __m128i high = _mm_loadu_si128((const __m128i *)(from + 8));
+    return (vd){add_square_avx2(sum.a, _mm_castsi128_ps(_mm_slli_epi32(low, 16))),
+                add_square_avx2(sum.b, _mm_castsi128_ps(_mm_slli_epi32(high, 16))),
+                add_square_avx2(sum.c, _mm_castsi128_ps(_mm_and_si128(low, top))),
+                add_square_avx2(sum.d, _mm_castsi128_ps(_mm_and_si128(high, top)))};
+}
+
 static inline void vd_store(double *to, vd x)
 {
     _mm256_storeu_pd(to, x.a);
     _mm256_storeu_pd(to + 4, x.b);
     _mm256_storeu_pd(to + 8, x.c);
     _mm256_storeu_pd(to + 12, x.d);
+}
+
+/* Lanes of a and b are the even elements, those of c and d the odd ones. */
+static inline void vd_store_bf16(double *to, vd x)
+{
+    double lanes[16];
+    vd_store(lanes, x);
+    for (int pair = 0; pair < 8; pair++) {
+        to[2 * pair] = lanes[pair];
+        to[2 * pair + 1] = lanes[8 + pair];
+    }
 }
 
 static inline void v_fence(void)

@@ -26,7 +26,6 @@ typedef struct {
 #define v_set1 _mm512_set1_ps
 #define v_load _mm512_loadu_ps
 #define v_store _mm512_storeu_ps
-#define v_from_int _mm512_cvtepi32_ps
 #define v_from_bits _mm512_castsi512_ps
 #define vi_from_bits _mm512_castps_si512
 #define vi_add _mm512_add_epi32
@@ -117,10 +116,30 @@ static inline vd vd_add_square(vd sum, vf x)
     return (vd){_mm512_fmadd_pd(low, low, sum.a), _mm512_fmadd_pd(high, high, sum.b)};
 }
 
+static inline vd vd_add_square_bf16(vd sum, const uint16_t *from)
+{
+    __m256i pairs = _mm256_loadu_si256((const __m256i *)from);
+    __m256i top = _mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000u));
+    __m512d even = _mm512_cvtps_pd(_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)));
+    __m512d odd = _mm512_cvtps_pd(_mm256_castsi256_ps(top));
+    return (vd){_mm512_fmadd_pd(even, even, sum.a), _mm512_fmadd_pd(odd, odd, sum.b)};
+}
+
 static inline void vd_store(double *to, vd x)
 {
     _mm512_storeu_pd(to, x.a);
     _mm512_storeu_pd(to + 8, x.b);
+}
+
+/* Lanes of a are the even elements, those of b the odd ones. */
+static inline void vd_store_bf16(double *to, vd x)
+{
+    double lanes[16];
+    vd_store(lanes, x);
+    for (int pair = 0; pair < 8; pair++) {
+        to[2 * pair] = lanes[pair];
+        to[2 * pair + 1] = lanes[8 + pair];
+    }
 }
 
 static inline void v_fence(void)

@@ -104,13 +104,6 @@ static inline vi vi_select(vi mask, vi x, vi y)
     ((vi){{vshrq_n_u32((x).val[0], n), vshrq_n_u32((x).val[1], n), vshrq_n_u32((x).val[2], n),     \
            vshrq_n_u32((x).val[3], n)}})
 
-static inline vf v_from_int(vi x)
-{
-    vf r;
-    QUARTERS r.val[quarter] = vcvtq_f32_s32(vreinterpretq_s32_u32(x.val[quarter]));
-    return r;
-}
-
 static inline vf v_load(const float *from)
 {
     vf r;
@@ -189,10 +182,23 @@ static inline vd vd_add_square(vd sum, vf x)
     return sum;
 }
 
+static inline vd vd_add_square_bf16(vd sum, const uint16_t *from)
+{
+    vf x;
+    QUARTERS x.val[quarter] = vreinterpretq_f32_u32(
+        vshlq_n_u32(vmovl_u16(vld1_u16(from + 4 * quarter)), 16));
+    return vd_add_square(sum, x);
+}
+
 static inline void vd_store(double *to, vd x)
 {
     for (int pair = 0; pair < 8; pair++)
         vst1q_f64(to + 2 * pair, x.val[pair]);
+}
+
+static inline void vd_store_bf16(double *to, vd x)
+{
+    vd_store(to, x);
 }
 
 static inline void v_fence(void) {}

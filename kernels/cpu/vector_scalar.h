@@ -5,7 +5,7 @@
  * headers. They all offer the same operations on 16 lanes, whatever the register width, so that the
  * order of operations, the tails and the lane sums are written once.
  *
- * New operation: also vector_avx2.h, vector_avx512.h, vector_neon.h; tests/kernels/test_vector.c.
+ * New operation: also vector_avx2.h, vector_avx512.h, vector_neon.h.
  */
 #ifndef SLUICE_KERNELS_CPU_VECTOR_SCALAR_H
 #define SLUICE_KERNELS_CPU_VECTOR_SCALAR_H
@@ -138,14 +138,6 @@ static inline vi vi_shr_(vi a, int n)
     return a;
 }
 
-/* integer to float, for values below 2^24 */
-static inline vf v_from_int(vi a)
-{
-    vf r;
-    LANES r.x[lane] = (float)(int32_t)a.x[lane];
-    return r;
-}
-
 static inline vf v_load(const float *from)
 {
     vf r;
@@ -217,9 +209,23 @@ static inline vd vd_add_square(vd sum, vf a)
     return sum;
 }
 
+/* The squares of sixteen bf16, in an order of lanes of the set's own, which vd_store_bf16 undoes: a
+ * pair of them is a register's lane with nothing but a shift and a mask. */
+static inline vd vd_add_square_bf16(vd sum, const uint16_t *from)
+{
+    vf a;
+    LANES a.x[lane] = sl_f32_from_bf16(from[lane]);
+    return vd_add_square(sum, a);
+}
+
 static inline void vd_store(double *to, vd a)
 {
     memcpy(to, &a, sizeof(a));
+}
+
+static inline void vd_store_bf16(double *to, vd a)
+{
+    vd_store(to, a);
 }
 
 static inline void v_fence(void) {}
