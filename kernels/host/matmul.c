@@ -34,12 +34,12 @@ static void cut(size_t total, size_t count, size_t *tile, size_t *tiles)
 }
 
 /* Time until the last thread is done. Tiles do not all take equally long: a thread waits for
- * a quarter of one. */
+ * a tenth of one. */
 static double tiling_time(const struct sl_host_tiling *t, size_t threads)
 {
     size_t count = t->m_count * t->n_count;
     double m = (double)t->m_tile, n = (double)t->n_tile, k = (double)t->k;
-    double rounds = (double)count / (double)threads + (threads > 1 ? 0.25 : 0);
+    double rounds = (double)count / (double)threads + (threads > 1 ? 0.1 : 0);
     double full_rounds = (double)div_up(count, threads);
     double tile = (m * n + PACK_COST * (m + n)) * k + TILE_COST;
     return tile * (rounds > full_rounds ? rounds : full_rounds) + (count > 1 ? WAKE_COST : 0);
