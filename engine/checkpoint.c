@@ -22,7 +22,6 @@
 #include "engine/state.h"
 #include "engine/state_hash.h"
 #include "engine/weights.h"
-#include "kernels/cpu/isa.h"
 
 #define CHUNK SL_STATE_HASH_CHUNK
 
@@ -179,8 +178,8 @@ static int save_span(void *user, const struct sl_state_span *span, struct sl_err
 
 void sl_checkpoint_fingerprint(const struct sl_engine *engine, char text[SL_FINGERPRINT_BYTES])
 {
-    snprintf(text, SL_FINGERPRINT_BYTES, "isa %s, device %s", sl_cpu_isa_name(sl_cpu_isa_active()),
-             engine->device->properties.name);
+    const struct sl_device_properties *p = &engine->device->properties;
+    snprintf(text, SL_FINGERPRINT_BYTES, "%s", p->kind == SL_DEVICE_CUDA ? p->name : "host");
 }
 
 static int save_files(struct save *s, const char *directory, const struct sl_tokenizer *tokenizer,

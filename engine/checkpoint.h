@@ -44,7 +44,7 @@ struct sl_checkpoint {
     uint64_t state_hash;                    /* sl_state_hash() */
 };
 
-/* "isa avx512, device host, 8 threads, avx512". */
+/* The GPU's name, or "host": neither its threads nor its instruction set decide any bit. */
 void sl_checkpoint_fingerprint(const struct sl_engine *engine, char text[SL_FINGERPRINT_BYTES]);
 
 /* Write a checkpoint of a flushed engine as `directory`, which must not exist. state_hash is filled

@@ -241,7 +241,14 @@ static void stop_at_seven(void *user, const struct sl_progress *progress)
         stop = 1;
 }
 
-/* Ctrl-C saves; the run goes on with another placement and another order, to the same bits. */
+static void count_warnings(void *user, enum sl_log_level level, const char *message)
+{
+    size_t *count = user;
+    *count += level == SL_LOG_WARNING && strstr(message, "other hardware") != NULL;
+}
+
+/* Ctrl-C saves; the run goes on with another placement, order and thread count, to the same bits,
+ * and says nothing of other hardware. */
 static void stopped_and_resumed_elsewhere(void **state)
 {
     (void)state;
@@ -259,12 +266,17 @@ static void stopped_and_resumed_elsewhere(void **state)
     struct run again;
     make_run(&again, "stopped", "train.steps=" STEPS, "placement.weights=host");
     again.sets[again.set_count++] = "schedule.order=batch-major";
+    again.sets[again.set_count++] = "threads=1";
     again.options.run.set_count = again.set_count;
     again.options.run.device = "host:discrete";
+    size_t warnings = 0;
+    struct sl_log log = {count_warnings, &warnings};
+    again.options.run.log = &log;
     again.options.resume = true;
     if (sl_train(&again.options, &result, &error))
         fail_msg("%s", error.message);
     /* host:discrete is another device by name, and the same arithmetic. */
+    assert_int_equal(warnings, 0);
     assert_true(final_hash(&again) == unbroken_hash());
 }
 
