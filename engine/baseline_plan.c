@@ -23,7 +23,6 @@
 #define STATE_NVME_BYTES 16u  /* on NVMe with the fp32 gradient */
 #define UPDATE_BYTES 30.0     /* fp32 gradient 4, state read and written 24, weight 2 */
 #define NORM_BYTES 12.0       /* a pass for the norm, another to unscale and clip: fp32 */
-#define ACCUMULATE_BYTES 10.0 /* read 2 and 4, write 4 */
 #define GRADIENT_BUFFERS 2u   /* reduce buckets */
 
 struct unit {
@@ -38,7 +37,8 @@ struct baseline {
     struct sl_plan *plan;
     struct unit *units;
     uint32_t unit_count; /* embedding, layers, head */
-    uint32_t gradient_buffer[GRADIENT_BUFFERS], checkpoint_buffer, gradient_staging;
+    uint32_t gradient_buffer[GRADIENT_BUFFERS], checkpoint_buffer;
+    uint32_t gradient_sum[GRADIENT_BUFFERS]; /* device: sums, up from the host for one addend */
     uint32_t live;             /* weights that are not fetched ahead take turns in it */
     uint32_t control, blocked; /* what the next computation must wait for */
     uint64_t x_bytes;
@@ -142,8 +142,9 @@ static int make_homes(struct baseline *b)
     b->live = SL_PLAN_NONE;
     if (!offload && any_blocked)
         b->live = slot(b, SL_TIER_DEVICE, SL_STATE_WEIGHTS, largest, true, "live", 0);
-    b->gradient_staging =
-        slot(b, SL_TIER_HOST, SL_STATE_BUFFERS, largest, true, "gradient staging", 0);
+    for (uint32_t i = 0; i < GRADIENT_BUFFERS && o->micro_batches > 1; i++)
+        b->gradient_sum[i] =
+            slot(b, SL_TIER_DEVICE, SL_STATE_GRADIENTS, largest, true, "gradient sum", i);
     b->checkpoint_buffer =
         slot(b, SL_TIER_DEVICE, SL_STATE_ACTIVATIONS, b->x_bytes, true, "checkpoint buffer", 0);
     b->control = slot(b, SL_TIER_HOST, SL_STATE_CONTROL, 4096, true, "control", 0);
@@ -208,22 +209,35 @@ static void forward(struct baseline *b, uint32_t u, uint32_t at, uint32_t *x)
     *x = out;
 }
 
-static void gradient_down(struct baseline *b, uint32_t u, uint32_t bucket, bool first)
+/* Sums lie in host memory in 16 bits and are added to on the device: up, one more addend, down
+ * (DeepSpeed 0.19.8, runtime/zero/stage3.py, partition_grads: "adding directly to cpu is very
+ * slow"). Returns where the sum so far is on the device. */
+static uint32_t gradient_up(struct baseline *b, uint32_t u)
+{
+    const struct sl_baseline_options *o = b->o;
+    uint64_t bytes = b->units[u].elements * WEIGHT_BYTES;
+    uint32_t sum = sl_plan_view(b->plan, b->gradient_sum[u % GRADIENT_BUFFERS], 0, bytes);
+    copy(b, SL_OP_UPLOAD, SL_LANE_H2D, u, b->units[u].gradient, sum,
+         share(o->costs.gradient_bytes_per_second, o->hardware->link_up_bytes_per_second));
+    return sum;
+}
+
+/* `sum`: of the micro-batches before; SL_PLAN_NONE: this is the first. */
+static void gradient_down(struct baseline *b, uint32_t u, uint32_t bucket, uint32_t sum)
 {
     const struct sl_baseline_options *o = b->o;
     struct unit *unit = &b->units[u];
     uint64_t bytes = unit->elements * WEIGHT_BYTES;
     uint32_t from = sl_plan_view(b->plan, bucket, 0, bytes);
-    uint32_t to = first ? unit->gradient : sl_plan_view(b->plan, b->gradient_staging, 0, bytes);
-    copy(b, SL_OP_DOWNLOAD, SL_LANE_D2H, u, from, to,
-         share(o->costs.gradient_bytes_per_second, o->hardware->link_down_bytes_per_second));
-    if (!first) {
-        op(b, SL_OP_GRADIENT, SL_LANE_CPU, u, (uint64_t)(ACCUMULATE_BYTES * (double)unit->elements),
-           0, 0);
-        sl_plan_reads(b->plan, to);
-        sl_plan_reads(b->plan, unit->gradient);
-        sl_plan_writes(b->plan, unit->gradient);
+    if (sum != SL_PLAN_NONE) {
+        op(b, SL_OP_GRADIENT, SL_LANE_COMPUTE, u, 3 * bytes, 0, 0);
+        sl_plan_reads(b->plan, from);
+        sl_plan_reads(b->plan, sum);
+        sl_plan_writes(b->plan, sum);
+        from = sum;
     }
+    copy(b, SL_OP_DOWNLOAD, SL_LANE_D2H, u, from, unit->gradient,
+         share(o->costs.gradient_bytes_per_second, o->hardware->link_down_bytes_per_second));
     if (o->blocking_gradients)
         b->blocked = unit->gradient;
 }
@@ -245,6 +259,7 @@ static void backward(struct baseline *b, uint32_t u, uint32_t at, uint32_t *dx, 
     uint32_t x = SL_PLAN_NONE;
     if (layer)
         x = o->activations == SL_TIER_HOST ? b->checkpoint_buffer : b->units[u].checkpoint;
+    uint32_t sum = first ? SL_PLAN_NONE : gradient_up(b, u); /* beside the computation */
     uint32_t out = slot(b, SL_TIER_DEVICE, SL_STATE_WORKSPACE, b->x_bytes, false, "dx", u);
     op(b, layer ? SL_OP_BACKWARD : SL_OP_EMBED_BACKWARD, SL_LANE_COMPUTE, u,
        layer ? (uint64_t)(3 * layer_bytes(b)) : b->x_bytes, layer ? 3 * layer_flops(b) : 0,
@@ -259,7 +274,7 @@ static void backward(struct baseline *b, uint32_t u, uint32_t at, uint32_t *dx, 
         workspace(b, layer_bytes(b) / 2, u);
     b->blocked = SL_PLAN_NONE;
     *dx = out;
-    gradient_down(b, u, bucket, first);
+    gradient_down(b, u, bucket, sum);
 }
 
 static void update_part(struct baseline *b, uint32_t u, uint64_t first, uint64_t count,

@@ -8,7 +8,8 @@
  *     zero-infinity   weights, gradients and optimizer state in host memory or on NVMe; weights are
  *                     fetched in each pass of each micro-batch (batch-major), one unit ahead
  *                     where max_live_parameters allows;
- *                     gradients go down per micro-batch and are summed by the processor; sub-groups
+ *                     gradients go down per micro-batch, and from the second one on the sum so
+ *                     far comes up first and is added to on the device; sub-groups
  *                     of the optimizer are read, updated and written one after the other, as with
  *                     pipeline_read and pipeline_write false (arXiv:2104.07857)
  *

@@ -39,7 +39,8 @@ static bool updates_state(enum sl_op_kind kind, const struct sl_slot *slot)
 
 /* Tokens of a step from which on everything is hidden behind the device's work. Lanes and shared
  * resources alike: what a step costs however many tokens it has, over what a token leaves free. The
- * update must hide behind the forward pass alone. */
+ * update must hide behind the forward pass alone, the share that is speculated on behind the rest.
+ */
 #define WAYS (SL_LANE_COUNT + SL_RESOURCE_COUNT)
 
 static void add_ways(double ways[WAYS], const struct sl_hardware *hardware, const struct sl_op *op)
@@ -54,7 +55,7 @@ static void add_ways(double ways[WAYS], const struct sl_hardware *hardware, cons
 static double tokens_to_hide(const struct sl_plan *plan, const struct sl_segment *segment,
                              const struct sl_hardware *hardware, double tokens)
 {
-    double fixed[WAYS] = {0}, each[WAYS] = {0}, update[WAYS] = {0};
+    double fixed[WAYS] = {0}, each[WAYS] = {0}, update[WAYS] = {0}, speculated[WAYS] = {0};
     double forward = 0, compute = 0;
     for (uint32_t i = segment->op_first; i < segment->op_first + segment->op_count; i++) {
         const struct sl_op *op = &plan->ops[i];
@@ -66,7 +67,7 @@ static double tokens_to_hide(const struct sl_plan *plan, const struct sl_segment
                 continue; /* draws on nothing that others do */
         } else if (op->micro_batch < 0 && op->access_count &&
                    updates_state(op->kind, &plan->slots[plan->accesses[op->access_first].slot])) {
-            add_ways(update, hardware, op);
+            add_ways(op->speculative ? speculated : update, hardware, op);
         }
         add_ways(op->micro_batch >= 0 ? each : fixed, hardware, op);
     }
@@ -78,6 +79,8 @@ static double tokens_to_hide(const struct sl_plan *plan, const struct sl_segment
         most = fmax(most, left > 0 ? fixed[way] / left : INFINITY);
         if (forward > 0)
             most = fmax(most, update[way] / (forward / tokens));
+        if (compute > forward)
+            most = fmax(most, speculated[way] / ((compute - forward) / tokens));
     }
     return most;
 }

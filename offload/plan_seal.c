@@ -76,8 +76,8 @@ static int find_lives(struct sl_plan *plan, struct sl_error *error)
 }
 
 /* The end of each slot's hold on its bytes. What is downloaded is held until one more computation
- * has been emitted: otherwise that computation's workspace would lie in the same bytes, and wait
- * for the link. */
+ * and one more download have been emitted: otherwise the workspace of that computation, or an
+ * upload beside it, would lie in the same bytes and wait for the link. */
 static void find_holds(struct sl_plan *plan)
 {
     for (uint32_t i = 0; i < plan->slot_count; i++) {
@@ -88,8 +88,12 @@ static void find_holds(struct sl_plan *plan)
             continue;
         const struct sl_segment *segment = &plan->segments[slot->segment];
         uint32_t last = segment->op_first + segment->op_count - 1;
-        while (slot->held_op < last && plan->ops[++slot->held_op].lane != SL_LANE_COMPUTE)
-            ;
+        bool computed = false, downloaded = false;
+        while (slot->held_op < last && !(computed && downloaded)) {
+            enum sl_lane lane = plan->ops[++slot->held_op].lane;
+            computed |= lane == SL_LANE_COMPUTE;
+            downloaded |= lane == SL_LANE_D2H;
+        }
     }
 }
 
