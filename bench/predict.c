@@ -108,8 +108,8 @@ static struct core_time core_time(void)
         if (fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3],
                    &t[4], &t[5], &t[6], &t[7]) == 8) /* user nice system idle iowait irq softirq
                                                         steal */
-            time.all = (double)(t[0] + t[1] + t[2] + t[5] + t[6] + t[7]) /
-                       (double)sysconf(_SC_CLK_TCK);
+            time.all =
+                (double)(t[0] + t[1] + t[2] + t[5] + t[6] + t[7]) / (double)sysconf(_SC_CLK_TCK);
         fclose(file);
     }
     struct rusage usage;
@@ -160,8 +160,7 @@ static void add_events(struct outcome *outcome, const struct sl_trace *trace, ui
         if (event->instance < first || event->instance >= end)
             continue;
         struct op_row *row = &outcome->ops[event->op->lane][event->op->kind];
-        double seconds =
-            (double)(event->end_ns - event->start_ns) * 1e-9 / (double)(end - first);
+        double seconds = (double)(event->end_ns - event->start_ns) * 1e-9 / (double)(end - first);
         if (real) {
             row->real_seconds += seconds;
             row->count++;
@@ -363,8 +362,9 @@ int main(int argc, char **argv)
 {
     struct arguments arguments = {0};
     if (!parse(&arguments, argc, argv)) {
-        fprintf(stderr, "usage: bench-predict DIRECTORY [--config 1..%zu]... [--profile FILE] "
-                        "[--ops] [--json]\n",
+        fprintf(stderr,
+                "usage: bench-predict DIRECTORY [--config 1..%zu]... [--profile FILE] "
+                "[--ops] [--json]\n",
                 CONFIG_COUNT);
         return 2;
     }

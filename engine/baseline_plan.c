@@ -89,7 +89,7 @@ static double layer_bytes(const struct baseline *b)
 static double layer_flops(const struct baseline *b)
 {
     const struct sl_model *m = b->o->model;
-    double flops = sl_layer_flops(m, b->o->batch, b->o->sequence);
+    double flops = sl_layer_work(m, b->o->batch, b->o->sequence, false).flops;
     if (!b->o->fused_attention) /* the upper half of the scores too */
         flops += 2.0 * (double)b->rows * m->heads * m->head_size * ((double)b->o->sequence - 1);
     return flops;

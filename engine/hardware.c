@@ -38,6 +38,8 @@ static const struct {
     FIELD(host_cores),
     FIELD(core_bytes_per_second),
     FIELD(core_flops_per_second),
+    FIELD(core_weight_bytes_per_second),
+    FIELD(core_nvme_bytes_per_second),
     FIELD(host_op_seconds),
     FIELD(nvme_bytes),
     FIELD(nvme_read_bytes_per_second),

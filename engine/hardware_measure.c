@@ -3,17 +3,19 @@
  * worker pool for DRAM, the device's matrix product and copies, the swap engine for drives. A
  * benchmark of its own would measure another program.
  *
- * Memory and compute figures are the lower quartile of many short runs; drives are the mean of one
- * long one.
+ * Memory and compute figures are the lower quartile of many short runs; drives are the mean of a
+ * few passes over a file that has been written before, as the swap space of a run has.
  */
 #include "engine/hardware_measure.h"
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #include "base/clock.h"
@@ -273,6 +275,36 @@ static int copies_run(void *arg)
     return result;
 }
 
+#define PRODUCT_ROWS_FEW 64u
+
+/* The host's products: a rate for the operations, and one for taking in the weights, from products
+ * of few and of many rows with the same weights. */
+static int set_host_product(struct measure *m, struct product *product, double many_seconds)
+{
+    struct sl_hardware *h = &m->out->hardware;
+    size_t rows = product->args.rows, width = product->args.inputs;
+    double elements = (double)width * (double)width;
+    product->args.rows = PRODUCT_ROWS_FEW;
+    double few_seconds = typical_seconds(m, product_run, product);
+    if (few_seconds < 0)
+        return (int)few_seconds;
+    double row = (many_seconds - few_seconds) / (double)(rows - PRODUCT_ROWS_FEW);
+    double weights = few_seconds - PRODUCT_ROWS_FEW * row;
+    if (row <= 0 || weights < 0) { /* disturbed: no more is known than one rate */
+        row = many_seconds / (double)rows;
+        weights = 0;
+    }
+    set(m, &h->core_flops_per_second, 2 * elements / row / h->host_cores,
+        "products of %zu and %u rows with %zu x %zu 16-bit weights, by their difference, on %s",
+        rows, PRODUCT_ROWS_FEW, width, width, product->device->properties.name);
+    if (weights > 0)
+        set(m, &h->core_weight_bytes_per_second, 2 * elements / weights / h->host_cores,
+            "what no rows would take of the same products");
+    set(m, &h->device_flops_peak, 2 * elements / row,
+        "the measured rate; the nominal one is not known here");
+    return 0;
+}
+
 static int measure_product(struct measure *m, unsigned char *memory, uint64_t bytes)
 {
     struct sl_hardware *h = &m->out->hardware;
@@ -296,15 +328,17 @@ static int measure_product(struct measure *m, unsigned char *memory, uint64_t by
     double typical = typical_seconds(m, product_run, &product);
     if (typical < 0)
         return (int)typical;
-    double rate = 2.0 * (double)rows * (double)width * (double)width / typical;
-    const char *how = "product of %zu x %zu by %zu x %zu, 16-bit weights, on %s";
-    if (device->properties.kind == SL_DEVICE_CUDA)
-        set(m, &h->device_flops_per_second, rate, how, rows, width, width, width,
+    if (cuda) {
+        double rate = 2.0 * (double)rows * (double)width * (double)width / typical;
+        set(m, &h->device_flops_per_second, rate,
+            "product of %zu x %zu by %zu x %zu, 16-bit weights, on %s", rows, width, width, width,
             device->properties.name);
-    else
-        set(m, &h->core_flops_per_second, rate / h->host_cores, how, rows, width, width, width,
-            device->properties.name);
-    set(m, &h->device_flops_peak, rate, "the measured rate; the nominal one is not known here");
+        set(m, &h->device_flops_peak, rate, "the measured rate; the nominal one is not known here");
+    } else {
+        int result = set_host_product(m, &product, typical);
+        if (result)
+            return result;
+    }
     product.args.rows = 1;
     product.args.inputs = product.args.outputs = 64;
     typical = typical_seconds(m, product_run, &product);
@@ -381,45 +415,57 @@ static int measure_device(struct measure *m)
 
 /* ---- drives --------------------------------------------------------------------------------- */
 
-#define DRIVE_CHUNK (8u << 20)
-#define DRIVE_IN_FLIGHT 8u
+/* A transfer of training is a sub-group's state or a layer's weights: tens of megabytes, a few of
+ * them in flight. */
+#define DRIVE_CHUNK (16u << 20)
+#define DRIVE_IN_FLIGHT 4u
+#define DRIVE_ROUNDS 2u /* of writing, reading, and both at once */
+
+enum drive_pass { DRIVE_WRITE, DRIVE_READ, DRIVE_MIXED, DRIVE_PASSES };
 
 struct drive {
     struct sl_swap *swap;
     unsigned char *buffer;
     uint64_t bytes;
     struct sl_swap_request requests[DRIVE_IN_FLIGHT];
-    uint32_t done[DRIVE_IN_FLIGHT];
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool busy[DRIVE_IN_FLIGHT];
     int result;
 };
 
 static void drive_done(struct sl_swap_request *request, int result)
 {
     struct drive *drive = request->user;
+    pthread_mutex_lock(&drive->mutex);
     if (result)
-        __atomic_store_n(&drive->result, result, __ATOMIC_RELAXED);
-    __atomic_store_n(&drive->done[request - drive->requests], 1, __ATOMIC_RELEASE);
+        drive->result = result;
+    drive->busy[request - drive->requests] = false;
+    pthread_cond_signal(&drive->changed);
+    pthread_mutex_unlock(&drive->mutex);
 }
 
 static void drive_await(struct drive *drive, uint32_t slot)
 {
-    struct timespec pause = {.tv_nsec = 50000};
-    while (!__atomic_load_n(&drive->done[slot], __ATOMIC_ACQUIRE))
-        nanosleep(&pause, NULL);
+    pthread_mutex_lock(&drive->mutex);
+    while (drive->busy[slot])
+        pthread_cond_wait(&drive->changed, &drive->mutex);
+    pthread_mutex_unlock(&drive->mutex);
 }
 
-/* Transfer every chunk whose index modulo `of` is `which`; read or write; mixed: the others are
- * read at the same time. Seconds, or -errno. */
-static double drive_pass(struct drive *drive, bool write, bool mixed)
+/* Transfer every chunk of the file once: seconds, or -errno. */
+static double drive_pass(struct drive *drive, enum drive_pass pass)
 {
     uint64_t start_ns = sl_clock_ns();
     uint64_t chunks = drive->bytes / DRIVE_CHUNK;
-    for (uint64_t i = 0; i < chunks && !drive->result; i++) {
+    for (uint64_t i = 0; i < chunks; i++) {
         uint32_t slot = (uint32_t)(i % DRIVE_IN_FLIGHT);
         drive_await(drive, slot);
-        drive->done[slot] = 0;
+        if (drive->result)
+            break;
+        drive->busy[slot] = true;
         drive->requests[slot] = (struct sl_swap_request){
-            .write = mixed ? i % 2 == 0 : write,
+            .write = pass == DRIVE_WRITE || (pass == DRIVE_MIXED && i % 2 == 0),
             .offset_bytes = i * DRIVE_CHUNK,
             .bytes = DRIVE_CHUNK,
             .buffer = drive->buffer + (uint64_t)slot * DRIVE_CHUNK,
@@ -431,6 +477,15 @@ static double drive_pass(struct drive *drive, bool write, bool mixed)
     for (uint32_t slot = 0; slot < DRIVE_IN_FLIGHT; slot++)
         drive_await(drive, slot);
     return drive->result ? drive->result : (double)(sl_clock_ns() - start_ns) * 1e-9;
+}
+
+/* User and system time of this process. */
+static double process_core_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 /* Free bytes on the paths; two paths of one file system count once. */
@@ -450,33 +505,64 @@ static double room(const struct sl_measure_options *options)
     return bytes;
 }
 
-static int measure_drive(struct measure *m)
+struct drive_seconds {
+    double pass[DRIVE_PASSES]; /* of all rounds */
+    double cores;              /* of the process, meanwhile */
+    double small;              /* a read of 4 KiB */
+};
+
+static int time_drive(struct drive *drive, struct drive_seconds *seconds)
+{
+    double from = process_core_seconds();
+    for (uint32_t round = 0; round < DRIVE_ROUNDS; round++)
+        for (int pass = 0; pass < DRIVE_PASSES && !drive->result; pass++)
+            seconds->pass[pass] += drive_pass(drive, (enum drive_pass)pass);
+    seconds->cores = process_core_seconds() - from;
+    uint64_t start_ns = sl_clock_ns();
+    for (uint64_t i = 0; i < 16 && !drive->result; i++)
+        drive->result =
+            sl_swap_transfer(drive->swap, false, i * (DRIVE_CHUNK / 4), drive->buffer, 4096);
+    seconds->small = (double)(sl_clock_ns() - start_ns) * 1e-9 / 16;
+    return drive->result;
+}
+
+static void set_drive(struct measure *m, const struct drive_seconds *seconds, bool direct)
 {
     struct sl_hardware *h = &m->out->hardware;
+    double bytes = (double)m->nvme_bytes * DRIVE_ROUNDS;
+    const char *how = direct ? "O_DIRECT" : "through the page cache: O_DIRECT is refused here";
+    set(m, &h->nvme_write_bytes_per_second, bytes / seconds->pass[DRIVE_WRITE],
+        "%.2f GB written again, %s", bytes * 1e-9, how);
+    set(m, &h->nvme_read_bytes_per_second, bytes / seconds->pass[DRIVE_READ], "%.2f GB read, %s",
+        bytes * 1e-9, how);
+    set(m, &h->nvme_mixed_bytes_per_second, bytes / seconds->pass[DRIVE_MIXED],
+        "%.2f GB, read and written at once, %s", bytes * 1e-9, how);
+    set(m, &h->core_nvme_bytes_per_second, DRIVE_PASSES * bytes / seconds->cores,
+        "processor time of these transfers, sums included");
+    set(m, &h->nvme_op_seconds, seconds->small, "a read of 4 KiB");
+    set(m, &h->nvme_bytes, room(m->options), "free on the file systems of the paths");
+}
+
+static int measure_drive(struct measure *m)
+{
     struct sl_swap_options options = {.paths = m->options->nvme_paths,
                                       .path_count = m->options->nvme_path_count,
                                       .bytes_total = m->nvme_bytes,
+                                      .prewrite = true,
                                       .log = m->options->log};
-    struct drive drive = {.bytes = m->nvme_bytes};
+    struct drive drive = {.bytes = m->nvme_bytes,
+                          .mutex = PTHREAD_MUTEX_INITIALIZER,
+                          .changed = PTHREAD_COND_INITIALIZER};
+    struct drive_seconds seconds = {0};
     struct sl_arena arena = {0};
     int result = sl_swap_create(&drive.swap, &options, m->error);
     if (!result)
         result = sl_arena_create(&arena, (uint64_t)DRIVE_CHUNK * DRIVE_IN_FLIGHT,
                                  m->options->workers, m->error);
-    double seconds[4] = {0};
     if (!result) {
         drive.buffer = arena.base;
         sl_swap_register(drive.swap, arena.base, arena.bytes);
-        for (uint32_t i = 0; i < DRIVE_IN_FLIGHT; i++)
-            drive.done[i] = 1;
-        seconds[0] = drive_pass(&drive, true, false);
-        seconds[1] = drive_pass(&drive, false, false);
-        seconds[2] = drive_pass(&drive, true, true);
-        uint64_t start_ns = sl_clock_ns();
-        for (uint64_t i = 0; i < 16 && !drive.result; i++)
-            drive.result = sl_swap_transfer(drive.swap, false, i * DRIVE_CHUNK, drive.buffer, 4096);
-        seconds[3] = (double)(sl_clock_ns() - start_ns) * 1e-9 / 16;
-        result = drive.result;
+        result = time_drive(&drive, &seconds);
     }
     struct sl_swap_stats stats = {0};
     if (drive.swap) {
@@ -485,20 +571,9 @@ static int measure_drive(struct measure *m)
     }
     sl_swap_destroy(drive.swap);
     sl_arena_destroy(&arena);
-    if (result)
-        return result;
-    double bytes = (double)m->nvme_bytes;
-    const char *how =
-        stats.direct ? "O_DIRECT" : "through the page cache: O_DIRECT is refused here";
-    set(m, &h->nvme_write_bytes_per_second, bytes / seconds[0], "%.2f GB written, %s", bytes * 1e-9,
-        how);
-    set(m, &h->nvme_read_bytes_per_second, bytes / seconds[1], "%.2f GB read, %s", bytes * 1e-9,
-        how);
-    set(m, &h->nvme_mixed_bytes_per_second, bytes / seconds[2], "read and written in turns, %s",
-        how);
-    set(m, &h->nvme_op_seconds, seconds[3], "a read of 4 KiB");
-    set(m, &h->nvme_bytes, room(m->options), "free on the file systems of the paths");
-    return 0;
+    if (!result)
+        set_drive(m, &seconds, stats.direct);
+    return result;
 }
 
 int sl_hardware_measure(struct sl_measured *out, const struct sl_measure_options *options,

@@ -69,7 +69,8 @@ static void unpark(struct sl_emit *e, uint32_t layer, size_t micro_batch)
 }
 
 static struct sl_op_desc compute(enum sl_op_kind kind, const struct sl_piece *piece, uint32_t p,
-                                 size_t micro_batch, uint64_t bytes, double flops)
+                                 size_t micro_batch, uint64_t bytes, double flops,
+                                 uint64_t product_bytes)
 {
     return (struct sl_op_desc){.kind = kind,
                                .lane = SL_LANE_COMPUTE,
@@ -78,7 +79,8 @@ static struct sl_op_desc compute(enum sl_op_kind kind, const struct sl_piece *pi
                                .micro_batch = (int)micro_batch,
                                .part = -1,
                                .bytes = bytes,
-                               .flops = flops};
+                               .flops = flops,
+                               .product_bytes = product_bytes};
 }
 
 static void read_rope(struct sl_emit *e)
@@ -96,7 +98,7 @@ static void embed(struct sl_emit *e, size_t first, size_t count)
         for (size_t i = first; i < first + count; i++) {
             uint32_t x = p == 0 ? new_x(e, 0, i) : boundary(e, 0, i)->work;
             struct sl_step_args *args =
-                sl_emit_op(e, compute(SL_OP_EMBED, &sp->pieces[p], p, i, 2 * e->x_bytes, 0));
+                sl_emit_op(e, compute(SL_OP_EMBED, &sp->pieces[p], p, i, 2 * e->x_bytes, 0, 0));
             args->weights = weights;
             args->out = x;
             sl_plan_reads(e->plan, weights);
@@ -138,14 +140,15 @@ static void forward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_
     struct sl_step_plan *sp = e->sp;
     uint32_t p = sp->first_layer_piece + layer;
     uint32_t weights = sl_emit_use(e, p);
-    double flops = sl_layer_flops(e->o->model, e->o->batch, e->o->sequence);
+    struct sl_layer_work work = sl_layer_work(e->o->model, e->o->batch, e->o->sequence, false);
+    uint64_t product_bytes = work.weight_elements * sl_dtype_bytes(e->o->precision);
     uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[p]) + layer_stream_bytes(e);
     for (size_t i = first; i < first + count; i++) {
         uint32_t x = boundary(e, layer, i)->work;
         uint32_t out = new_x(e, layer + 1, i);
         uint32_t saved = saved_slot(e, layer), scratch = scratch_slot(e, layer);
-        struct sl_step_args *args =
-            sl_emit_op(e, compute(SL_OP_FORWARD, &sp->pieces[p], p, i, bytes, flops));
+        struct sl_step_args *args = sl_emit_op(
+            e, compute(SL_OP_FORWARD, &sp->pieces[p], p, i, bytes, work.flops, product_bytes));
         args->weights = weights;
         args->x = x;
         args->out = out;
@@ -173,7 +176,8 @@ static void backward_layer(struct sl_emit *e, uint32_t layer, size_t first, size
         unpark(e, layer, i);
     for (size_t i = first; i < first + count && layer > 0; i++)
         unpark(e, layer - 1, i); /* one layer ahead */
-    double flops = sl_layer_flops(e->o->model, e->o->batch, e->o->sequence);
+    struct sl_layer_work once = sl_layer_work(e->o->model, e->o->batch, e->o->sequence, false);
+    struct sl_layer_work again = sl_layer_work(e->o->model, e->o->batch, e->o->sequence, true);
     /* Weights twice, and the f32 sums read and written. */
     uint64_t weight_bytes = 2 * sl_piece_weight_bytes(sp, &sp->pieces[p]) +
                             2 * sizeof(float) * sp->pieces[p].sums_elements;
@@ -186,10 +190,14 @@ static void backward_layer(struct sl_emit *e, uint32_t layer, size_t first, size
             saved = saved_slot(e, layer);
         uint32_t scratch = scratch_slot(e, layer);
         uint32_t x = boundary(e, layer, i)->work;
-        uint32_t forwards = kept ? 2 : 3; /* in forward passes' worth of work */
-        uint64_t bytes = weight_bytes + forwards * layer_stream_bytes(e);
+        /* Gradients of weights and of inputs are a forward pass's worth each; weights are taken in
+         * for those of the inputs only. */
+        double flops = 2 * once.flops + (kept ? 0 : again.flops);
+        uint64_t products = once.weight_elements + (kept ? 0 : again.weight_elements);
+        uint64_t bytes = weight_bytes + (kept ? 2 : 3) * layer_stream_bytes(e);
         struct sl_step_args *args =
-            sl_emit_op(e, compute(SL_OP_BACKWARD, &sp->pieces[p], p, i, bytes, forwards * flops));
+            sl_emit_op(e, compute(SL_OP_BACKWARD, &sp->pieces[p], p, i, bytes, flops,
+                                  products * sl_dtype_bytes(e->o->precision)));
         args->weights = weights;
         args->x = x;
         args->dx = e->dx[i];
@@ -242,6 +250,7 @@ static void head_whole(struct sl_emit *e, size_t first, size_t count)
     uint32_t norm_weights = sl_emit_use(e, sp->norm_piece);
     uint32_t weights = sl_emit_use(e, tile);
     double flops = head_flops(e, &sp->pieces[tile]) * (e->kind.backward ? 3 : 1);
+    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[tile]);
     for (size_t i = first; i < first + count; i++) {
         bool fresh = false, norm_fresh = false;
         uint32_t x = boundary(e, e->o->model->layers, i)->work;
@@ -256,7 +265,7 @@ static void head_whole(struct sl_emit *e, size_t first, size_t count)
         }
         struct sl_step_args *args =
             sl_emit_op(e, compute(e->kind.backward ? SL_OP_HEAD : SL_OP_LOSS, &sp->pieces[tile],
-                                  tile, i, sl_piece_weight_bytes(sp, &sp->pieces[tile]), flops));
+                                  tile, i, bytes, flops, bytes * (e->kind.backward ? 2 : 1)));
         args->weights = weights;
         args->norm_weights = norm_weights;
         args->x = x;
@@ -289,7 +298,7 @@ static void head_norm(struct sl_emit *e, size_t i, uint32_t norm_weights)
     e->h[i] =
         sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, e->x_bytes, "h", (uint32_t)i);
     struct sl_step_args *args = sl_emit_op(e, compute(SL_OP_HEAD_NORM, &sp->pieces[sp->norm_piece],
-                                                      sp->norm_piece, i, 2 * e->x_bytes, 0));
+                                                      sp->norm_piece, i, 2 * e->x_bytes, 0, 0));
     args->norm_weights = norm_weights;
     args->x = x;
     args->h = e->h[i];
@@ -302,9 +311,10 @@ static void head_stats(struct sl_emit *e, uint32_t tile, uint32_t weights, size_
 {
     struct sl_step_plan *sp = e->sp;
     uint32_t logits = logits_slot(e, &sp->pieces[tile]);
-    struct sl_step_args *args = sl_emit_op(e, compute(SL_OP_HEAD_STATS, &sp->pieces[tile], tile, i,
-                                                      sl_piece_weight_bytes(sp, &sp->pieces[tile]),
-                                                      head_flops(e, &sp->pieces[tile])));
+    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[tile]);
+    struct sl_step_args *args =
+        sl_emit_op(e, compute(SL_OP_HEAD_STATS, &sp->pieces[tile], tile, i, bytes,
+                              head_flops(e, &sp->pieces[tile]), bytes));
     args->weights = weights;
     args->h = e->h[i];
     args->logits = logits;
@@ -323,10 +333,10 @@ static void head_tile_backward(struct sl_emit *e, uint32_t tile, uint32_t weight
     uint32_t sums = sl_emit_sums(e, tile, &fresh);
     uint32_t logits = logits_slot(e, &sp->pieces[tile]);
     uint32_t dx = first_tile ? new_dx(e, i) : e->dx[i];
+    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[tile]);
     struct sl_step_args *args =
-        sl_emit_op(e, compute(SL_OP_HEAD_BACKWARD, &sp->pieces[tile], tile, i,
-                              sl_piece_weight_bytes(sp, &sp->pieces[tile]),
-                              3 * head_flops(e, &sp->pieces[tile])));
+        sl_emit_op(e, compute(SL_OP_HEAD_BACKWARD, &sp->pieces[tile], tile, i, bytes,
+                              3 * head_flops(e, &sp->pieces[tile]), 2 * bytes));
     args->weights = weights;
     args->h = e->h[i];
     args->dx = dx;
@@ -353,7 +363,7 @@ static void head_norm_backward(struct sl_emit *e, size_t i, uint32_t norm_weight
     uint32_t x = boundary(e, e->o->model->layers, i)->work;
     struct sl_step_args *args =
         sl_emit_op(e, compute(SL_OP_HEAD_NORM_BACKWARD, &sp->pieces[sp->norm_piece], sp->norm_piece,
-                              i, 3 * e->x_bytes, 0));
+                              i, 3 * e->x_bytes, 0, 0));
     args->norm_weights = norm_weights;
     args->x = x;
     args->dx = e->dx[i];
@@ -438,7 +448,7 @@ static void embed_backward(struct sl_emit *e)
             bool fresh;
             uint32_t sums = sl_emit_sums(e, p, &fresh);
             struct sl_step_args *args = sl_emit_op(
-                e, compute(SL_OP_EMBED_BACKWARD, &sp->pieces[p], p, i, 3 * e->x_bytes, 0));
+                e, compute(SL_OP_EMBED_BACKWARD, &sp->pieces[p], p, i, 3 * e->x_bytes, 0, 0));
             args->dx = e->dx[i];
             args->sums = sums;
             args->first = fresh;

@@ -107,13 +107,16 @@ uint64_t sl_layer_scratch_bytes(const struct sl_model *model, enum sl_dtype acti
     return (uint64_t)(uintptr_t)lay_scratch(&scratch, model, z, batch, sequence, NULL);
 }
 
-double sl_layer_flops(const struct sl_model *m, size_t batch, size_t sequence)
+struct sl_layer_work sl_layer_work(const struct sl_model *m, size_t batch, size_t sequence,
+                                   bool recomputed)
 {
     struct sizes z = sizes_of(m, SL_F32, batch, sequence);
-    double matrices =
-        (double)z.c * z.q + (double)z.att * z.c + (double)z.c * z.up + (double)z.f * z.c;
+    uint64_t matrices = (uint64_t)z.c * z.q + (uint64_t)z.att * z.c + (uint64_t)z.c * z.up;
+    if (!recomputed || m->post_norms) /* as in forward(): a norm's backward pass needs its input */
+        matrices += (uint64_t)z.f * z.c;
     double attention = 2.0 * (double)z.att * ((double)sequence + 1) / 2;
-    return 2.0 * (double)z.n * (matrices + attention);
+    return (struct sl_layer_work){.flops = 2.0 * (double)z.n * ((double)matrices + attention),
+                                  .weight_elements = matrices};
 }
 
 /* Everything a layer's helpers need, so that they take one argument. */

@@ -68,8 +68,14 @@ int sl_layer_generate(struct sl_device *device, const struct sl_model *model, ui
                       const struct sl_layer_cache *cache, const void *x, void *out, void *saved,
                       void *scratch);
 
-/* FLOPs of a layer's forward pass over N rows (matrix products and causal attention). */
-double sl_layer_flops(const struct sl_model *model, size_t batch, size_t sequence);
+/* A layer's forward pass over N rows; with `recomputed`, what a backward pass repeats of it: all
+ * but the last product, whose result it does not need. */
+struct sl_layer_work {
+    double flops;             /* matrix products and causal attention */
+    uint64_t weight_elements; /* of the matrices, each taken in by one product */
+};
+struct sl_layer_work sl_layer_work(const struct sl_model *model, size_t batch, size_t sequence,
+                                   bool recomputed);
 
 /* Final norm: h = norm(x). */
 int sl_head_norm(struct sl_device *device, const struct sl_model *model, size_t rows,

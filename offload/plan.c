@@ -180,6 +180,7 @@ uint32_t sl_plan_op(struct sl_plan *plan, struct sl_op_desc desc)
         .access_first = plan->access_count,
         .bytes = desc.bytes,
         .flops = desc.flops,
+        .product_bytes = desc.product_bytes,
         .rate_share = desc.rate_share,
         .predicate = SL_PLAN_NONE,
         .expected = true,

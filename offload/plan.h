@@ -113,7 +113,8 @@ struct sl_op {
     uint64_t bytes; /* moved over the lane's link or drive; cpu and compute: DRAM or device memory
                        traffic */
     double flops;
-    double rate_share; /* simulator only: share of the machine's rate that it reaches; 0: all */
+    uint64_t product_bytes; /* compute: weights that matrix products take in, once per product */
+    double rate_share;  /* simulator only: share of the machine's rate that it reaches; 0: all */
     uint32_t predicate; /* slot of the flag; SL_PLAN_NONE: done always */
     bool expected;      /* is it done where things go as they mostly do? Reports and simulator */
     bool speculative;   /* reads a gradient that a later operation commits */
@@ -192,6 +193,7 @@ struct sl_op_desc {
     int32_t unit, piece, micro_batch, part;
     uint64_t bytes;
     double flops;
+    uint64_t product_bytes;
     double rate_share;
 };
 /* Append an operation; add its slots right after. Returns its index. */

@@ -11,7 +11,10 @@
  *           operation starts or ends, so the clock jumps from one such moment to the next.
  * Compute   A layer is products and streaming kernels one after the other, so alone it takes
  *           flops / rate + bytes / bandwidth, not the larger of the two.
- * NVMe      Bytes pass DRAM twice: the transfer, and the checksum that follows or precedes it.
+ *           On the cores every product also takes in its weights (widening, packing), which is
+ *           what makes products of few rows slow.
+ * NVMe      Bytes pass DRAM twice: the transfer, and the checksum that follows or precedes it,
+ *           for which cores are drawn on.
  * Rejected  Queueing formulas (no waits between lanes), and packet-level models of link and drive
  *           (inputs that nobody can state).
  */
@@ -118,6 +121,12 @@ static void set_capacities(double capacity[SL_RESOURCE_COUNT], const struct sl_h
     capacity[SL_RESOURCE_NET] = h->net_bytes_per_second;
 }
 
+/* Where no rate is stated it costs nothing. */
+static double core_seconds(uint64_t bytes, double rate)
+{
+    return rate > 0 ? (double)bytes / rate : 0;
+}
+
 /* What the whole operation draws on each resource. */
 static void set_demand(double demand[SL_RESOURCE_COUNT], const struct sl_hardware *hardware,
                        const struct sl_op *op)
@@ -130,7 +139,9 @@ static void set_demand(double demand[SL_RESOURCE_COUNT], const struct sl_hardwar
     switch (op->lane) {
     case SL_LANE_COMPUTE:
         if (hardware->device_is_host) {
-            demand[SL_RESOURCE_CORES] = op->flops / hardware->core_flops_per_second;
+            demand[SL_RESOURCE_CORES] =
+                op->flops / hardware->core_flops_per_second +
+                core_seconds(op->product_bytes, hardware->core_weight_bytes_per_second);
             demand[SL_RESOURCE_DRAM] = bytes;
         } else {
             demand[SL_RESOURCE_DEVICE_FLOPS] = op->flops;
@@ -144,7 +155,9 @@ static void set_demand(double demand[SL_RESOURCE_COUNT], const struct sl_hardwar
             bytes / (op->lane == SL_LANE_H2D ? hardware->link_up_bytes_per_second
                                              : hardware->link_down_bytes_per_second);
         demand[SL_RESOURCE_DRAM] = hardware->device_is_host ? 2 * bytes : bytes;
-        if (!hardware->device_is_host)
+        if (hardware->device_is_host) /* a thread copies */
+            demand[SL_RESOURCE_CORES] = 2 * bytes / hardware->core_bytes_per_second;
+        else
             demand[SL_RESOURCE_DEVICE_MEMORY] = bytes;
         break;
     case SL_LANE_CPU:
@@ -159,6 +172,7 @@ static void set_demand(double demand[SL_RESOURCE_COUNT], const struct sl_hardwar
         demand[SL_RESOURCE_NVME] =
             bytes / (op->lane == SL_LANE_NVME_READ ? hardware->nvme_read_bytes_per_second
                                                    : hardware->nvme_write_bytes_per_second);
+        demand[SL_RESOURCE_CORES] = core_seconds(op->bytes, hardware->core_nvme_bytes_per_second);
         demand[SL_RESOURCE_DRAM] = 2 * bytes;
         break;
     case SL_LANE_NET:

@@ -25,22 +25,26 @@ struct sl_trace;
 struct sl_hardware {
     char name[SL_HARDWARE_NAME_BYTES];
     char description[SL_HARDWARE_TEXT_BYTES];
-    bool device_is_host;                /* compute runs on the cores and DRAM below */
-    double device_memory_bytes;         /* 0 where the device is the host */
-    double device_flops_peak;           /* nominal dense 16-bit rate: what MFU is a share of */
-    double device_flops_per_second;     /* reached by large matrix products */
-    double device_bytes_per_second;     /* device memory, reached by streaming kernels */
-    double device_op_seconds;           /* start and end of one plan operation */
-    double link_up_bytes_per_second;    /* host to device, alone */
-    double link_down_bytes_per_second;  /* device to host, alone */
-    double link_both_bytes_per_second;  /* up and down at once, half each, together; 0: no limit */
-    double link_host_bytes_per_second;  /* all devices of the host together; 0: no limit */
-    double link_op_seconds;             /* start and end of one copy */
-    double host_memory_bytes;           /* DRAM */
-    double host_bytes_per_second;       /* DRAM, read and written */
-    double host_cores;                  /* that compute */
-    double core_bytes_per_second;       /* DRAM traffic that one core makes in the update */
-    double core_flops_per_second;       /* of one core in matrix products; where device_is_host */
+    bool device_is_host;                 /* compute runs on the cores and DRAM below */
+    double device_memory_bytes;          /* 0 where the device is the host */
+    double device_flops_peak;            /* nominal dense 16-bit rate: what MFU is a share of */
+    double device_flops_per_second;      /* reached by large matrix products */
+    double device_bytes_per_second;      /* device memory, reached by streaming kernels */
+    double device_op_seconds;            /* start and end of one plan operation */
+    double link_up_bytes_per_second;     /* host to device, alone */
+    double link_down_bytes_per_second;   /* device to host, alone */
+    double link_both_bytes_per_second;   /* up and down at once, half each, together; 0: no limit */
+    double link_host_bytes_per_second;   /* all devices of the host together; 0: no limit */
+    double link_op_seconds;              /* start and end of one copy */
+    double host_memory_bytes;            /* DRAM */
+    double host_bytes_per_second;        /* DRAM, read and written */
+    double host_cores;                   /* that compute */
+    double core_bytes_per_second;        /* DRAM traffic that one core makes in the update */
+    double core_flops_per_second;        /* of one core in matrix products; where device_is_host */
+    double core_weight_bytes_per_second; /* weights that one core widens and packs for products;
+                                            where device_is_host; 0: that costs nothing */
+    double core_nvme_bytes_per_second;  /* that one core's time moves through the swap engine: sums,
+                                           submission; 0: that costs nothing */
     double host_op_seconds;             /* start and end of one operation of the workers */
     double nvme_bytes;                  /* capacity */
     double nvme_read_bytes_per_second;  /* alone */

@@ -52,6 +52,7 @@ static struct sl_op_desc describe(const struct sl_op *op)
                                .part = op->part,
                                .bytes = op->bytes,
                                .flops = op->flops,
+                               .product_bytes = op->product_bytes,
                                .rate_share = op->rate_share};
 }
 

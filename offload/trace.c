@@ -110,8 +110,8 @@ static uint32_t track(enum sl_lane lane, uint32_t row)
     return (uint32_t)lane * ROWS_MAX + row + 1;
 }
 
-static void write_event(FILE *file, const struct sl_plan *plan,
-                        const struct sl_trace_event *event, uint32_t row, uint64_t origin_ns)
+static void write_event(FILE *file, const struct sl_plan *plan, const struct sl_trace_event *event,
+                        uint32_t row, uint64_t origin_ns)
 {
     const struct sl_op *op = event->op;
     char name[96];

@@ -58,6 +58,7 @@ static void the_host_device_is_measured(void **state)
     assert_true(h->core_flops_per_second > 1e7);
     assert_true(h->nvme_read_bytes_per_second > 0 && h->nvme_write_bytes_per_second > 0);
     assert_true(h->nvme_mixed_bytes_per_second > 0 && h->nvme_op_seconds > 0);
+    assert_true(h->core_nvme_bytes_per_second > 1e7);
     assert_true(h->link_up_bytes_per_second == 0);
 }
 

@@ -107,6 +107,38 @@ static void one_operation_takes_its_time(void **state)
 }
 
 /* Two buffers: the copy of the next step runs beside the computation of this one. */
+static void the_host_device_and_the_drive_draw_on_cores(void **state)
+{
+    (void)state;
+    struct sl_plan plan;
+    sl_plan_init(&plan, true);
+    uint32_t extent = slot(&plan, SL_TIER_NVME, true, (uint64_t)GB);
+    uint32_t read = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
+    uint32_t weights = slot(&plan, SL_TIER_HOST, true, (uint64_t)GB);
+    sl_plan_segment_begin(&plan, "step");
+    copy(&plan, SL_OP_FETCH, SL_LANE_NVME_READ, extent, read);
+    sl_plan_op(&plan, (struct sl_op_desc){.kind = SL_OP_FORWARD,
+                                          .lane = SL_LANE_COMPUTE,
+                                          .flops = 2e12,
+                                          .product_bytes = (uint64_t)(2 * GB)});
+    sl_plan_reads(&plan, weights);
+    sl_plan_segment_end(&plan);
+    struct sl_hardware host = machine;
+    host.device_is_host = true;
+    host.core_flops_per_second = 1e12;
+    near(run(&plan, &host, 1).total_seconds, 0.5); /* four cores, the read of 0.5 s beside them */
+    host.core_weight_bytes_per_second = GB;
+    near(run(&plan, &host, 1).total_seconds, 1); /* another 2 s of a core */
+    /* The read takes one second of a core. Both are held to the same share of their speed, 4 of 6
+     * cores, until it has ended after 0.75 s; the products then have half of their second left. */
+    host.core_nvme_bytes_per_second = GB;
+    struct sl_simulation out = run(&plan, &host, 1);
+    near(out.busy_seconds[SL_LANE_NVME_READ], 0.75);
+    near(out.total_seconds, 1.25);
+    near(out.used_share[SL_RESOURCE_CORES], 1);
+    sl_plan_finish(&plan);
+}
+
 static void lanes_overlap_in_the_steady_state(void **state)
 {
     (void)state;
@@ -369,6 +401,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_operation_takes_its_time),
+        cmocka_unit_test(the_host_device_and_the_drive_draw_on_cores),
         cmocka_unit_test(lanes_overlap_in_the_steady_state),
         cmocka_unit_test(waiting_is_laid_at_the_end_of_the_chain),
         cmocka_unit_test(a_download_holds_nothing_up),
