@@ -185,46 +185,49 @@ INLINE void step_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
 struct q8_block {
     float m[SL_OPTIM_Q8_BLOCK], v[SL_OPTIM_Q8_BLOCK];
     vi m_max, v_max; /* largest magnitudes, as bits */
+    vi random;
 };
 
 INLINE void step_q8_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
-                       size_t block_index, struct q8_block *block, size_t at, bool stream)
+                       vf m_scale, vf v_scale, struct q8_block *block, size_t at, bool stream)
 {
     vf g = v_mul(v_load_dtype(a->grad, a->grad_dtype, i), v_set1(t->grad_scale));
     vf p = load_master(a, i);
     vf m = v_set1(0), v = v_set1(0);
     if (keeps_exp_avg(kind, t))
-        m = q8_decode_signed(vi_load_u8((const uint8_t *)a->exp_avg + i),
-                             v_set1(a->exp_avg_scale[block_index]));
+        m = q8_decode_signed(vi_load_s8((const uint8_t *)a->exp_avg + i), m_scale);
     if (keeps_exp_avg_sq(kind))
-        v = q8_decode_unsigned(vi_load_u8((const uint8_t *)a->exp_avg_sq + i),
-                               v_set1(a->exp_avg_sq_scale[block_index]));
+        v = q8_decode_unsigned(vi_load_u8((const uint8_t *)a->exp_avg_sq + i), v_scale);
     update_16(t, kind, g, &p, &m, &v);
     store_master(a, t, i, p, stream);
     v_store(block->m + at, m);
     v_store(block->v + at, v);
-    vi magnitude = vi_set1(0x7fffffffu);
-    block->m_max = vi_max(block->m_max, vi_and(vi_from_bits(m), magnitude));
-    block->v_max = vi_max(block->v_max, vi_and(vi_from_bits(v), magnitude));
+    block->m_max = vi_max(block->m_max, vi_and(vi_from_bits(m), vi_set1(0x7fffffffu)));
+    block->v_max = vi_max(block->v_max, vi_from_bits(v)); /* never negative */
 }
 
-INLINE void encode_q8_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
-                         const struct q8_block *block, size_t at, float m_inverse, float v_inverse)
+INLINE void encode_q8_32(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
+                         const struct q8_block *block, size_t at, vf m_inverse, vf v_inverse)
 {
-    vi random = random_16(t, (uint32_t)(a->element_first + i), 0);
-    if (keeps_exp_avg(kind, t))
-        vi_store_u8((uint8_t *)a->exp_avg + i,
-                    q8_encode_signed(v_load(block->m + at), v_set1(m_inverse), random));
-    if (keeps_exp_avg_sq(kind))
-        vi_store_u8((uint8_t *)a->exp_avg_sq + i,
-                    q8_encode_unsigned(v_load(block->v + at), v_set1(v_inverse), random));
+    struct q8_dither dither = q8_dither_of(random_q8_16(block->random, (uint32_t)at / 32));
+    if (keeps_exp_avg(kind, t)) {
+        vf x = v_load(block->m + at), y = v_load(block->m + at + 16);
+        vi_store_s8((uint8_t *)a->exp_avg + i, q8_encode_signed(x, m_inverse, dither.high),
+                    q8_encode_signed(y, m_inverse, dither.low), x, y);
+    }
+    if (keeps_exp_avg_sq(kind)) {
+        vf x = v_load(block->v + at), y = v_load(block->v + at + 16);
+        vi_store_u8((uint8_t *)a->exp_avg_sq + i, q8_encode_unsigned(x, v_inverse, dither.low),
+                    q8_encode_unsigned(y, v_inverse, dither.high));
+    }
 }
 
-/* ---- tails: the same group on padded copies ---- */
+/* ---- tails: the same on padded copies ---- */
 
+/* Room for a pair of groups, the unit of 8-bit moments; the others use the first half. */
 struct padded {
-    _Alignas(64) float grad[16], master[16], exp_avg[16], exp_avg_sq[16];
-    uint16_t low[16], weight[16];
+    _Alignas(64) float grad[32], master[32], exp_avg[32], exp_avg_sq[32];
+    uint16_t low[32], weight[32];
     args_t args;
 };
 
@@ -310,21 +313,26 @@ INLINE void step_block_q8(const args_t *args, const args_t *a, const terms_t *t,
 {
     struct q8_block block;
     struct padded pad;
-    const size_t full = count & ~(size_t)15, index = first / SL_OPTIM_Q8_BLOCK;
+    const size_t full = count & ~(size_t)31, index = first / SL_OPTIM_Q8_BLOCK;
+    const vf m_old = v_set1(keeps_exp_avg(kind, t) ? a->exp_avg_scale[index] : 0);
+    const vf v_old = v_set1(keeps_exp_avg_sq(kind) ? a->exp_avg_sq_scale[index] : 0);
     block.m_max = block.v_max = vi_set1(0);
+    block.random = random_16(t, (uint32_t)(a->element_first + first), 0);
     for (size_t at = 0; at < full; at += 16)
-        step_q8_16(a, t, kind, first + at, index, &block, at, stream);
+        step_q8_16(a, t, kind, first + at, m_old, v_old, &block, at, stream);
     if (full < count) {
         pad_begin(&pad, args, first + full, count - full);
-        step_q8_16(&pad.args, t, kind, 0, index, &block, full, false);
+        step_q8_16(&pad.args, t, kind, 0, m_old, v_old, &block, full, false);
+        step_q8_16(&pad.args, t, kind, 16, m_old, v_old, &block, full + 16, false);
     }
     float m_scale = q8_scale(max_lanes(block.m_max));
     float v_scale = q8_scale(max_lanes(block.v_max));
-    float m_inverse = m_scale > 0 ? 1 / m_scale : 0, v_inverse = v_scale > 0 ? 1 / v_scale : 0;
-    for (size_t at = 0; at < full; at += 16)
-        encode_q8_16(a, t, kind, first + at, &block, at, m_inverse, v_inverse);
+    vf m_inverse = v_set1(m_scale > 0 ? Q8_ENCODE_SIGNED / m_scale : 0);
+    vf v_inverse = v_set1(v_scale > 0 ? 1 / v_scale : 0);
+    for (size_t at = 0; at < full; at += 32)
+        encode_q8_32(a, t, kind, first + at, &block, at, m_inverse, v_inverse);
     if (full < count) {
-        encode_q8_16(&pad.args, t, kind, 0, &block, full, m_inverse, v_inverse);
+        encode_q8_32(&pad.args, t, kind, 0, &block, full, m_inverse, v_inverse);
         pad_end(&pad, args, first + full, count - full);
     }
     if (keeps_exp_avg(kind, t))

@@ -11,9 +11,10 @@
  *
  *           so decoding is a shift and a multiplication by a power of two (exact). The 2^-15 that
  *           exp_avg carries makes its code 0 zero and the codes above it evenly spaced, without a
- *           case of its own for subnormals. Encoding rounds
- *           stochastically, by the element's counter: a second moment that changes by 0.1 % a step
- *           would otherwise stay on its code for ever.
+ *           case of its own for subnormals. Encoding rounds stochastically, by the element's
+ *           counter: a second moment that changes by 0.1 % a step would otherwise stay on its code
+ *           for ever. One random number serves two elements, 16 apart: 20 bits for each moment of
+ *           each, of which the two moments of one element share the 8 that matter least to the one.
  * Rejected  A code book (the dynamic tree of 8-bit Adam): two 256-entry gathers and a binary search
  *           per element are slower than the memory that they save. Four bits of mantissa and four
  *           of exponent for exp_avg_sq: gradients that differ by more than 2^8 within a block lose
@@ -40,6 +41,14 @@ INLINE vi random_16(const struct sl_optim_terms *t, uint32_t element, uint32_t s
     return vi_xor(x, vi_shr(x, 15));
 }
 
+/* sl_optim_random_q8 of the lanes of pair 0 ... 7, from the block's random_16. */
+INLINE vi random_q8_16(vi block, uint32_t pair)
+{
+    vi x = vi_add(block, vi_set1(pair * SL_OPTIM_Q8_STRIDE));
+    x = vi_mul(vi_xor(x, vi_shr(x, 16)), vi_set1(0x735a2d97u));
+    return vi_mul(vi_xor(x, vi_shr(x, 12)), vi_set1(0x21f0aaadu));
+}
+
 static inline uint32_t max_lanes(vi lanes)
 {
     uint32_t x[16], max = 0;
@@ -60,45 +69,57 @@ static inline float q8_scale(uint32_t magnitude_bits)
     return sl_f32_from_bits(exponent << 23);
 }
 
-/* The top 11 bits of a float (after its sign) less these are the code: the exponent fields of 2^-15
- * and 2^-31, and three bits of mantissa. */
-#define Q8_BASE_SIGNED (112u << 3)
-#define Q8_BASE_UNSIGNED (96u << 3)
+/* A code is the exponent and the first three bits of mantissa of a float (its bits from 20 up),
+ * less those of the smallest: 2^-15 (exp_avg), 2^-31 (exp_avg_sq). In both, a code that is added to
+ * these bits touches none of them, so the sum is an OR. */
+#define Q8_BASE_SIGNED 0x38000000u
+#define Q8_BASE_UNSIGNED 0x30000000u
 #define Q8_OFFSET 0x1p-15f
+/* Encoding scales exp_avg by this too, so that both kinds of code have the base of exp_avg_sq. */
+#define Q8_ENCODE_SIGNED 0x1p-16f
+
+/* What is added to the bits of a float before they are cut to a code: 20 random bits, less the base
+ * of codes. The high bits of one random number are for exp_avg of the elements whose bit 4 is clear
+ * and for exp_avg_sq of the elements that are 16 further; the low bits for the other two. */
+struct q8_dither {
+    vi high, low;
+};
+
+INLINE struct q8_dither q8_dither_of(vi random)
+{
+    const vi base = vi_set1(0u - Q8_BASE_UNSIGNED);
+    return (struct q8_dither){vi_or(vi_shr(random, 12), base),
+                              vi_or(vi_and(random, vi_set1(0xfffffu)), base)};
+}
 
 INLINE vf q8_decode_unsigned(vi code, vf scale)
 {
-    return v_mul(v_from_bits(vi_shl(vi_add(code, vi_set1(Q8_BASE_UNSIGNED)), 20)), scale);
+    return v_mul(v_from_bits(vi_or(vi_shl(code, 20), vi_set1(Q8_BASE_UNSIGNED))), scale);
 }
 
-/* Uses the low half of random. */
-INLINE vi q8_encode_unsigned(vf x, vf inverse, vi random)
+/* Not yet kept within 0 ... 255: vi_store_u8 and vi_store_s8 do that. */
+INLINE vi q8_encode_unsigned(vf x, vf inverse, vi dither)
 {
-    vi bits = vi_from_bits(v_mul(x, inverse));
-    vi dither = vi_shl(vi_and(random, vi_set1(0xffffu)), 4);
-    vi code = vi_sub(vi_shr(vi_add(bits, dither), 20), vi_set1(Q8_BASE_UNSIGNED));
-    return vi_min(vi_max(code, vi_set1(0)), vi_set1(0xffu));
+    return vi_sar(vi_add(vi_from_bits(v_mul(x, inverse)), dither), 20);
 }
 
+/* `code` with its sign in bit 31 and below, as vi_load_s8 gives it. Exact: (raised - offset) scale,
+ * whose parts are powers of two, rounded at most once. */
 INLINE vf q8_decode_signed(vi code, vf scale)
 {
-    vi magnitude = vi_and(code, vi_set1(0x7fu));
-    vi sign = vi_shl(vi_and(code, vi_set1(0x80u)), 24);
-    vf raised = v_from_bits(vi_shl(vi_add(magnitude, vi_set1(Q8_BASE_SIGNED)), 20));
-    vf value = v_sub(raised, v_set1(Q8_OFFSET));
-    return v_mul(v_from_bits(vi_or(vi_from_bits(value), sign)), scale);
+    vi placed = vi_shl(code, 20);
+    vi raised = vi_or(vi_and(placed, vi_set1(0x87f00000u)), vi_set1(Q8_BASE_SIGNED));
+    vi offset = vi_xor(vi_and(placed, vi_set1(0x80000000u)),
+                       vi_from_bits(v_mul(scale, v_set1(-Q8_OFFSET))));
+    return v_fma(v_from_bits(raised), scale, v_from_bits(offset));
 }
 
-/* Uses the high half of random. */
-INLINE vi q8_encode_signed(vf x, vf inverse, vi random)
+/* The magnitude's code. inverse: of the scale, times Q8_ENCODE_SIGNED. */
+INLINE vi q8_encode_signed(vf x, vf inverse, vi dither)
 {
-    vi bits = vi_from_bits(x);
-    vf magnitude = v_from_bits(vi_and(bits, vi_set1(0x7fffffffu)));
-    vi raised = vi_from_bits(v_fma(magnitude, inverse, v_set1(Q8_OFFSET)));
-    vi dither = vi_shr(vi_and(random, vi_set1(0xffff0000u)), 12);
-    vi code = vi_sub(vi_shr(vi_add(raised, dither), 20), vi_set1(Q8_BASE_SIGNED));
-    vi sign = vi_and(vi_shr(bits, 24), vi_set1(0x80u));
-    return vi_or(vi_min(code, vi_set1(0x7fu)), sign);
+    vf magnitude = v_from_bits(vi_and(vi_from_bits(x), vi_set1(0x7fffffffu)));
+    vf raised = v_fma(magnitude, inverse, v_set1(Q8_OFFSET * Q8_ENCODE_SIGNED));
+    return vi_sar(vi_add(vi_from_bits(raised), dither), 20);
 }
 
 #endif

@@ -56,8 +56,8 @@ static inline uint64_t sl_optim_random_key(uint64_t seed, uint64_t step, uint64_
 }
 
 /* The 32 random bits of one element (its low 32 index bits). Every kernel computes these, in this
- * order. 8-bit moments take them as they are (low half exp_avg_sq, high half exp_avg); a bf16
- * weight without a master takes the low half of those with the halves of the key swapped. */
+ * order. A bf16 weight without a master takes the low half of those with the halves of the key
+ * swapped. */
 static inline uint32_t sl_optim_random(const uint32_t key[2], uint32_t element)
 {
     uint32_t x = element ^ key[0];
@@ -65,6 +65,19 @@ static inline uint32_t sl_optim_random(const uint32_t key[2], uint32_t element)
     x = (x ^ (x >> 15)) + key[1];
     x = (x ^ (x >> 16)) * 0x735a2d97u;
     return x ^ (x >> 15);
+}
+
+/* The 32 random bits of elements `element` and `element` + 16, with 8-bit moments: 16 numbers of
+ * the block, each in eight further states. exp_avg takes the upper 20 bits in the first of the two
+ * and the lower 20 in the second, exp_avg_sq the others. */
+#define SL_OPTIM_Q8_STRIDE 0x9e3779b9u
+static inline uint32_t sl_optim_random_q8(const uint32_t key[2], uint32_t element)
+{
+    uint32_t pair = element / 32 % 8;
+    uint32_t x = sl_optim_random(key, (element & ~255u) | (element & 15u));
+    x += pair * SL_OPTIM_Q8_STRIDE;
+    x = (x ^ (x >> 16)) * 0x735a2d97u;
+    return (x ^ (x >> 12)) * 0x21f0aaadu;
 }
 
 static inline struct sl_optim_terms sl_optim_terms_make(const struct sl_optim_args *args)

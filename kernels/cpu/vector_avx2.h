@@ -43,7 +43,6 @@ DEFINE_VI2(vi_xor, _mm256_xor_si256)
 DEFINE_VI2(vi_gt, _mm256_cmpgt_epi32)
 DEFINE_VI2(vi_eq, _mm256_cmpeq_epi32)
 DEFINE_VI2(vi_max, _mm256_max_epi32)
-DEFINE_VI2(vi_min, _mm256_min_epi32)
 
 static inline vf v_fma(vf x, vf y, vf z)
 {
@@ -94,6 +93,7 @@ static inline vi vi_select(vi mask, vi x, vi y)
 
 #define vi_shl(x, n) ((vi){_mm256_slli_epi32((x).a, n), _mm256_slli_epi32((x).b, n)})
 #define vi_shr(x, n) ((vi){_mm256_srli_epi32((x).a, n), _mm256_srli_epi32((x).b, n)})
+#define vi_sar(x, n) ((vi){_mm256_srai_epi32((x).a, n), _mm256_srai_epi32((x).b, n)})
 
 static inline vf v_load(const float *from)
 {
@@ -134,12 +134,35 @@ static inline vi vi_load_u8(const uint8_t *from)
                 _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from + 8)))};
 }
 
-static inline void vi_store_u8(uint8_t *to, vi x)
+static inline vi vi_load_s8(const uint8_t *from)
 {
-    __m256i words = pack_u16_avx2(x);
-    __m128i bytes =
-        _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128((__m128i *)to, bytes);
+    return (vi){_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)),
+                _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + 8)))};
+}
+
+/* What two packs within 128-bit halves leave: fours of bytes of every second quarter. */
+static inline void store_packed_avx2(uint8_t *to, __m256i bytes)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permutevar8x32_epi32(bytes, order));
+}
+
+static inline void vi_store_u8(uint8_t *to, vi x, vi y)
+{
+    store_packed_avx2(
+        to, _mm256_packus_epi16(_mm256_packs_epi32(x.a, x.b), _mm256_packs_epi32(y.a, y.b)));
+}
+
+static inline __m256i pack_s8_avx2(vi x, vi y)
+{
+    return _mm256_packs_epi16(_mm256_packs_epi32(x.a, x.b), _mm256_packs_epi32(y.a, y.b));
+}
+
+static inline void vi_store_s8(uint8_t *to, vi x, vi y, vf sign_x, vf sign_y)
+{
+    __m256i sign = pack_s8_avx2(vi_from_bits(sign_x), vi_from_bits(sign_y));
+    sign = _mm256_and_si256(sign, _mm256_set1_epi8((char)0x80));
+    store_packed_avx2(to, _mm256_or_si256(pack_s8_avx2(x, y), sign));
 }
 
 static inline vf v_load_f16(const uint16_t *from)

@@ -35,9 +35,9 @@ typedef struct {
 #define vi_or _mm512_or_si512
 #define vi_xor _mm512_xor_si512
 #define vi_max _mm512_max_epi32
-#define vi_min _mm512_min_epi32
 #define vi_shl _mm512_slli_epi32
 #define vi_shr _mm512_srli_epi32
+#define vi_sar _mm512_srai_epi32
 
 static inline vi vi_set1(uint32_t value)
 {
@@ -89,9 +89,38 @@ static inline vi vi_load_u8(const uint8_t *from)
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
 }
 
-static inline void vi_store_u8(uint8_t *to, vi x)
+static inline vi vi_load_s8(const uint8_t *from)
 {
-    _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(x));
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+
+/* packs works within 128-bit quarters, twice here, the second time on halves: fours of bytes of
+ * quarters 0 and 2, then 1 and 3. */
+static inline void store_packed_avx512(uint8_t *to, __m256i bytes)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permutevar8x32_epi32(bytes, order));
+}
+
+static inline void vi_store_u8(uint8_t *to, vi x, vi y)
+{
+    vi words = _mm512_packs_epi32(x, y);
+    store_packed_avx512(to, _mm256_packus_epi16(_mm512_castsi512_si256(words),
+                                                _mm512_extracti64x4_epi64(words, 1)));
+}
+
+static inline __m256i pack_s8_avx512(vi x, vi y)
+{
+    vi words = _mm512_packs_epi32(x, y);
+    return _mm256_packs_epi16(_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64(words, 1));
+}
+
+static inline void vi_store_s8(uint8_t *to, vi x, vi y, vf sign_x, vf sign_y)
+{
+    __m256i sign = pack_s8_avx512(vi_from_bits(sign_x), vi_from_bits(sign_y));
+    const __m256i top = _mm256_set1_epi8((char)0x80);
+    /* top ? sign : code */
+    store_packed_avx512(to, _mm256_ternarylogic_epi32(top, sign, pack_s8_avx512(x, y), 0xca));
 }
 
 static inline vf v_load_f16(const uint16_t *from)

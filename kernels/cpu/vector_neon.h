@@ -40,10 +40,8 @@ DEFINE_2(vi, vi, vi_eq, vceqq_u32)
 #define SIGNED(op, x, y) op(vreinterpretq_s32_u32(x), vreinterpretq_s32_u32(y))
 #define GT_SIGNED(x, y) SIGNED(vcgtq_s32, x, y)
 #define MAX_SIGNED(x, y) vreinterpretq_u32_s32(SIGNED(vmaxq_s32, x, y))
-#define MIN_SIGNED(x, y) vreinterpretq_u32_s32(SIGNED(vminq_s32, x, y))
 DEFINE_2(vi, vi, vi_gt, GT_SIGNED)
 DEFINE_2(vi, vi, vi_max, MAX_SIGNED)
-DEFINE_2(vi, vi, vi_min, MIN_SIGNED)
 
 static inline vf v_fma(vf x, vf y, vf z)
 {
@@ -104,6 +102,10 @@ static inline vi vi_select(vi mask, vi x, vi y)
     ((vi){{vshrq_n_u32((x).val[0], n), vshrq_n_u32((x).val[1], n), vshrq_n_u32((x).val[2], n),     \
            vshrq_n_u32((x).val[3], n)}})
 
+#define SAR(x, n) vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_u32(x), n))
+#define vi_sar(x, n)                                                                               \
+    ((vi){{SAR((x).val[0], n), SAR((x).val[1], n), SAR((x).val[2], n), SAR((x).val[3], n)}})
+
 static inline vf v_load(const float *from)
 {
     vf r;
@@ -141,11 +143,41 @@ static inline vi vi_load_u8(const uint8_t *from)
                  vmovl_u16(vget_low_u16(high)), vmovl_u16(vget_high_u16(high))}};
 }
 
-static inline void vi_store_u8(uint8_t *to, vi x)
+static inline vi vi_load_s8(const uint8_t *from)
 {
-    uint16x8_t low = vcombine_u16(vmovn_u32(x.val[0]), vmovn_u32(x.val[1]));
-    uint16x8_t high = vcombine_u16(vmovn_u32(x.val[2]), vmovn_u32(x.val[3]));
-    vst1q_u8(to, vcombine_u8(vmovn_u16(low), vmovn_u16(high)));
+    int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(from));
+    int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
+    return (vi){{vreinterpretq_u32_s32(vmovl_s16(vget_low_s16(low))),
+                 vreinterpretq_u32_s32(vmovl_s16(vget_high_s16(low))),
+                 vreinterpretq_u32_s32(vmovl_s16(vget_low_s16(high))),
+                 vreinterpretq_u32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
+
+/* Two quarters of signed values, saturated to 16 bits. */
+static inline int16x8_t pack_s16_neon(uint32x4_t x, uint32x4_t y)
+{
+    return vcombine_s16(vqmovn_s32(vreinterpretq_s32_u32(x)), vqmovn_s32(vreinterpretq_s32_u32(y)));
+}
+
+static inline void vi_store_u8(uint8_t *to, vi x, vi y)
+{
+    vst1q_u8(to, vcombine_u8(vqmovun_s16(pack_s16_neon(x.val[0], x.val[1])),
+                             vqmovun_s16(pack_s16_neon(x.val[2], x.val[3]))));
+    vst1q_u8(to + 16, vcombine_u8(vqmovun_s16(pack_s16_neon(y.val[0], y.val[1])),
+                                  vqmovun_s16(pack_s16_neon(y.val[2], y.val[3]))));
+}
+
+static inline uint8x16_t pack_s8_neon(vi x)
+{
+    return vreinterpretq_u8_s8(vcombine_s8(vqmovn_s16(pack_s16_neon(x.val[0], x.val[1])),
+                                           vqmovn_s16(pack_s16_neon(x.val[2], x.val[3]))));
+}
+
+static inline void vi_store_s8(uint8_t *to, vi x, vi y, vf sign_x, vf sign_y)
+{
+    const uint8x16_t top = vdupq_n_u8(0x80);
+    vst1q_u8(to, vbslq_u8(top, pack_s8_neon(vi_from_bits(sign_x)), pack_s8_neon(x)));
+    vst1q_u8(to + 16, vbslq_u8(top, pack_s8_neon(vi_from_bits(sign_y)), pack_s8_neon(y)));
 }
 
 static inline vf v_load_f16(const uint16_t *from)
@@ -185,8 +217,8 @@ static inline vd vd_add_square(vd sum, vf x)
 static inline vd vd_add_square_bf16(vd sum, const uint16_t *from)
 {
     vf x;
-    QUARTERS x.val[quarter] = vreinterpretq_f32_u32(
-        vshlq_n_u32(vmovl_u16(vld1_u16(from + 4 * quarter)), 16));
+    QUARTERS x.val[quarter] =
+        vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(from + 4 * quarter)), 16));
     return vd_add_square(sum, x);
 }
 

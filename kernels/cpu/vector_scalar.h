@@ -58,7 +58,6 @@ DEFINE_VI2(vi_xor, a.x[lane] ^ b.x[lane])
 DEFINE_VI2(vi_gt, (int32_t)a.x[lane] > (int32_t)b.x[lane] ? ~0u : 0) /* signed */
 DEFINE_VI2(vi_eq, a.x[lane] == b.x[lane] ? ~0u : 0)
 DEFINE_VI2(vi_max, (int32_t)a.x[lane] > (int32_t)b.x[lane] ? a.x[lane] : b.x[lane]) /* signed */
-DEFINE_VI2(vi_min, (int32_t)a.x[lane] < (int32_t)b.x[lane] ? a.x[lane] : b.x[lane]) /* signed */
 
 /* a * b + c, rounded once */
 static inline vf v_fma(vf a, vf b, vf c)
@@ -126,6 +125,7 @@ static inline vi vi_select(vi mask, vi a, vi b)
 
 #define vi_shl(a, n) vi_shl_(a, n)
 #define vi_shr(a, n) vi_shr_(a, n)
+#define vi_sar(a, n) vi_sar_(a, n)
 static inline vi vi_shl_(vi a, int n)
 {
     LANES a.x[lane] <<= n;
@@ -135,6 +135,12 @@ static inline vi vi_shl_(vi a, int n)
 static inline vi vi_shr_(vi a, int n)
 {
     LANES a.x[lane] >>= n;
+    return a;
+}
+
+static inline vi vi_sar_(vi a, int n) /* copies the sign */
+{
+    LANES a.x[lane] = (uint32_t)((int32_t)a.x[lane] >> n);
     return a;
 }
 
@@ -176,10 +182,32 @@ static inline vi vi_load_u8(const uint8_t *from)
     return r;
 }
 
-/* values below 2^8 */
-static inline void vi_store_u8(uint8_t *to, vi a)
+/* sign-extended */
+static inline vi vi_load_s8(const uint8_t *from)
 {
-    LANES to[lane] = (uint8_t)a.x[lane];
+    vi r;
+    LANES r.x[lane] = (uint32_t)(int8_t)from[lane];
+    return r;
+}
+
+/* The 32 values of a and b, signed and within 2^15 of zero, clamped to 0 ... 255. */
+static inline void vi_store_u8(uint8_t *to, vi a, vi b)
+{
+    for (int lane = 0; lane < 32; lane++) {
+        int32_t value = (int32_t)(lane < 16 ? a.x[lane] : b.x[lane - 16]);
+        to[lane] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+    }
+}
+
+/* The 32 magnitudes of a and b, from 0 to 2^15 - 1 and cut to 127, with the signs of x and y in bit
+ * 7. */
+static inline void vi_store_s8(uint8_t *to, vi a, vi b, vf x, vf y)
+{
+    for (int lane = 0; lane < 32; lane++) {
+        uint32_t magnitude = lane < 16 ? a.x[lane] : b.x[lane - 16];
+        uint32_t sign = sl_bits_from_f32(lane < 16 ? x.x[lane] : y.x[lane - 16]) >> 24 & 0x80u;
+        to[lane] = (uint8_t)((magnitude > 127 ? 127 : magnitude) | sign);
+    }
 }
 
 static inline vf v_load_f16(const uint16_t *from)

@@ -271,30 +271,40 @@ __device__ float q8_scale(uint32_t magnitude_bits)
     return __uint_as_float(exponent << 23);
 }
 
-constexpr uint32_t Q8_BASE_SIGNED = 112u << 3, Q8_BASE_UNSIGNED = 96u << 3;
-constexpr float Q8_OFFSET = 0x1p-15f;
+constexpr uint32_t Q8_BASE_SIGNED = 0x38000000u, Q8_BASE_UNSIGNED = 0x30000000u;
+constexpr float Q8_OFFSET = 0x1p-15f, Q8_ENCODE_SIGNED = 0x1p-16f;
 
 __device__ float q8_decode(uint8_t code, bool is_signed, float scale)
 {
     if (!is_signed)
-        return __fmul_rn(__uint_as_float((code + Q8_BASE_UNSIGNED) << 20), scale);
-    uint32_t magnitude = code & 0x7fu, sign = (uint32_t)(code & 0x80u) << 24;
-    float value = __fsub_rn(__uint_as_float((magnitude + Q8_BASE_SIGNED) << 20), Q8_OFFSET);
-    return __fmul_rn(__uint_as_float(__float_as_uint(value) | sign), scale);
+        return __fmul_rn(__uint_as_float((uint32_t)code << 20 | Q8_BASE_UNSIGNED), scale);
+    uint32_t sign = (uint32_t)(code & 0x80u) << 24;
+    float raised = __uint_as_float((uint32_t)(code & 0x7fu) << 20 | Q8_BASE_SIGNED | sign);
+    float offset = __fmul_rn(scale, -Q8_OFFSET);
+    return __fmaf_rn(raised, scale, __uint_as_float(__float_as_uint(offset) ^ sign));
 }
 
-/* Stochastic by the low half of the random bits (unsigned) or the high half (signed). */
-__device__ uint8_t q8_encode(float x, bool is_signed, float inverse, uint32_t random)
+/* The random bits that are added below a code, less the base of codes: sl_optim_random_q8. */
+__device__ uint32_t q8_dither(const struct sl_optim_terms &t, uint32_t element, bool is_signed)
+{
+    uint32_t x = random_bits(t, (element & ~255u) | (element & 15u), 0);
+    x += element / 32 % 8 * SL_OPTIM_Q8_STRIDE;
+    x = (x ^ (x >> 16)) * 0x735a2d97u;
+    x = (x ^ (x >> 12)) * 0x21f0aaadu;
+    bool second = element & 16u;
+    return (is_signed != second ? x >> 12 : x & 0xfffffu) - Q8_BASE_UNSIGNED;
+}
+
+__device__ uint8_t q8_encode(float x, bool is_signed, float inverse, uint32_t dither)
 {
     if (!is_signed) {
         uint32_t bits = __float_as_uint(__fmul_rn(x, inverse));
-        int32_t code = (int32_t)(((bits + ((random & 0xffffu) << 4)) >> 20) - Q8_BASE_UNSIGNED);
-        return (uint8_t)min(max(code, 0), 0xff);
+        return (uint8_t)min(max((int32_t)(bits + dither) >> 20, 0), 0xff);
     }
     uint32_t bits = __float_as_uint(x), sign = (bits >> 24) & 0x80u;
     float magnitude = __uint_as_float(bits & 0x7fffffffu);
-    uint32_t raised = __float_as_uint(__fmaf_rn(magnitude, inverse, Q8_OFFSET));
-    int32_t code = (int32_t)(((raised + ((random & 0xffff0000u) >> 12)) >> 20) - Q8_BASE_SIGNED);
+    float raised = __fmaf_rn(magnitude, inverse, Q8_OFFSET * Q8_ENCODE_SIGNED);
+    int32_t code = (int32_t)(__float_as_uint(raised) + dither) >> 20;
     return (uint8_t)((uint32_t)min(code, 0x7f) | sign);
 }
 
@@ -326,10 +336,10 @@ __device__ void q8_store(void *moment, float *scale_out, bool is_signed, const f
     for (unsigned j = 0; j < count; j++)
         largest = max(largest, __float_as_uint(x[j]) & 0x7fffffffu);
     float scale = q8_scale(block_max(largest, shared));
-    float inverse = scale > 0 ? __fdiv_rn(1.0f, scale) : 0.0f;
+    float inverse = scale > 0 ? __fdiv_rn(is_signed ? Q8_ENCODE_SIGNED : 1.0f, scale) : 0.0f;
     for (unsigned j = 0; j < count; j++)
         static_cast<uint8_t *>(moment)[i + j] = q8_encode(
-            x[j], is_signed, inverse, random_bits(t, (uint32_t)(a.element_first + i + j), 0));
+            x[j], is_signed, inverse, q8_dither(t, (uint32_t)(a.element_first + i + j), is_signed));
     if (threadIdx.x == 0)
         *scale_out = scale;
 }

@@ -289,7 +289,7 @@ static void bits_are_the_same_on_every_processor(void **state)
     digest = UINT64_C(0xcbf29ce484222325);
     for_each_form(SL_CPU_SCALAR, &random);
     print_message("digest %016llx\n", (unsigned long long)digest);
-    assert_true(digest == UINT64_C(0xf7140a42d2c3b8ce));
+    assert_true(digest == UINT64_C(0x47e2adebd536f2dd));
     digest = 0;
 }
 

@@ -307,6 +307,56 @@ static void counters_go_on_past_2_to_the_32(void **state)
     }
 }
 
+static struct sl_optim_args parts[8];
+static size_t part_count;
+
+static void keep_part(const struct sl_optim_args *args, const struct sl_optim_terms *terms)
+{
+    (void)terms;
+    assert_true(part_count < 8);
+    parts[part_count++] = *args;
+}
+
+/* A run of 2^33 + 300 elements, of which nothing is touched: where its parts begin in every array.
+ */
+static void runs_longer_than_2_to_the_32_are_cut(void **state)
+{
+    (void)state;
+    const struct sl_cpu_kernels keeper = {.optim_step = keep_part};
+    const uint64_t segment = UINT64_C(1) << 32, first = 3 * segment - 512;
+    const uintptr_t base = UINT64_C(1) << 44;
+    struct sl_optim_args args = {.hyper = hyper_of(SL_OPTIM_ADAMW),
+                                 .moment_kind = SL_MOMENT_Q8,
+                                 .element_first = first,
+                                 .count = 2 * segment + 300,
+                                 .grad = (const void *)base,
+                                 .grad_dtype = SL_BF16,
+                                 .master = (float *)base,
+                                 .weight = (void *)base,
+                                 .weight_dtype = SL_F16,
+                                 .exp_avg = (void *)base,
+                                 .exp_avg_sq = (void *)base,
+                                 .exp_avg_scale = (float *)base,
+                                 .exp_avg_sq_scale = (float *)base};
+    args.hyper.step = 1;
+    part_count = 0;
+    sl_optim_step_with(&keeper, &args);
+    static const uint64_t begins[] = {0, 512, (UINT64_C(1) << 32) + 512, (UINT64_C(1) << 33) + 300};
+    assert_int_equal(part_count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        const struct sl_optim_args *part = &parts[i];
+        assert_true(part->element_first == first + begins[i]);
+        assert_true(part->count == begins[i + 1] - begins[i]);
+        assert_true((uintptr_t)part->grad == base + 2 * begins[i]);
+        assert_true((uintptr_t)part->master == base + 4 * begins[i]);
+        assert_true((uintptr_t)part->weight == base + 2 * begins[i]);
+        assert_true((uintptr_t)part->exp_avg == base + begins[i]);
+        assert_true((uintptr_t)part->exp_avg_sq == base + begins[i]);
+        assert_true((uintptr_t)part->exp_avg_scale == base + begins[i] / 256 * 4);
+        assert_true((uintptr_t)part->exp_avg_sq_scale == base + begins[i] / 256 * 4);
+    }
+}
+
 static void random_bits_are_uniform_and_independent(void **state)
 {
     (void)state;
@@ -335,6 +385,33 @@ static void random_bits_are_uniform_and_independent(void **state)
         assert_true(fabs(pairs[bit] - DRAWS / 2) < limit);
         assert_true(fabs(steps[bit] - DRAWS / 2) < limit);
     }
+}
+
+/* The leading bits of both dithers of 8-bit moments: uniform, and in every two pairs of a block
+ * independent. */
+static void random_bits_of_a_block_are_independent(void **state)
+{
+    (void)state;
+    enum { DRAWS = 1 << 20, CELLS = 256 };
+    uint64_t key = sl_optim_random_key(9, 1, 4, 0);
+    const uint32_t keys[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
+    static const int shifts[] = {28, 16};
+    for (uint32_t distance = 1; distance < 8; distance++)
+        for (int s = 0; s < 2; s++) {
+            double cells[CELLS] = {0}, chi_squared = 0;
+            for (uint32_t i = 0; i < 2 * DRAWS; i++) {
+                uint32_t element = i / 16 * 32 + i % 16, other = element ^ 32 * distance;
+                if (other < element)
+                    continue; /* drawn from the other side */
+                uint32_t x = sl_optim_random_q8(keys, element) >> shifts[s] & 15;
+                uint32_t y = sl_optim_random_q8(keys, other) >> shifts[s] & 15;
+                cells[16 * x + y]++;
+            }
+            for (int i = 0; i < CELLS; i++)
+                chi_squared += pow(cells[i] - DRAWS / CELLS, 2) / (DRAWS / CELLS);
+            /* Five standard deviations over the mean of 255 degrees of freedom. */
+            assert_true(chi_squared < 255 + 5 * sqrt(2 * 255.0));
+        }
 }
 
 /* Stochastic rounding loses no update on average: 1,000 steps of 1/100 of a bf16 ulp. */
@@ -471,6 +548,8 @@ int main(void)
         cmocka_unit_test(cut_runs_have_the_same_bits),
         cmocka_unit_test(counters_go_on_past_2_to_the_32),
         cmocka_unit_test(random_bits_are_uniform_and_independent),
+        cmocka_unit_test(random_bits_of_a_block_are_independent),
+        cmocka_unit_test(runs_longer_than_2_to_the_32_are_cut),
         cmocka_unit_test(stochastic_rounding_is_unbiased),
         cmocka_unit_test(bias_correction_depends_on_the_step_alone),
         cmocka_unit_test(bad_hyper_parameters_are_named),
