@@ -82,14 +82,14 @@ template <class T> struct attention_view {
     __device__ float score(float product) const
     {
         float s = product * scale;
-        return softcap != 0 ? softcap * tanhf(s / softcap) : s;
+        return softcap != 0 ? softcap * tanhf(__fdividef(s, softcap)) : s;
     }
 
     __device__ float score_slope(float s) const
     {
         if (softcap == 0)
             return 1.0f;
-        float t = s / softcap;
+        float t = __fdividef(s, softcap);
         return 1.0f - t * t;
     }
 };

@@ -7,8 +7,8 @@
  * rescaled when the maximum grows. Blocks with the longest walk (the last queries) are launched
  * first.
  *
- *     s = q k^T          tensor cores, f32
- *     p = exp2(s - max)  f32, in units of log 2
+ *     s = q k^T                     tensor cores, f32
+ *     p = exp2(factor (s - max))    f32, one multiply-add; factor: the scale in units of log 2
  *     o = o * c + p v    tensor cores; p rounded to the 16-bit type, its sum taken before rounding
  *
  * Rejected: wgmma and the tensor memory accelerator (sm_90a alone; this form runs on every target).
@@ -31,31 +31,24 @@ template <unsigned D> constexpr unsigned flash_keys = D <= 64 ? 64 : 32;
 template <unsigned D>
 constexpr size_t flash_shared_bytes = (flash_queries<D> + 4 * flash_keys<D>)*D * 2;
 
-/* Running softmax of the two rows that a thread holds a quarter of. */
+/* Running softmax of the two rows that a thread holds a quarter of; max before the factor. */
 struct online_rows {
     float max[2], sum[2];
 };
 
-/* Scores -> log-2 units, masked. */
+/* Products -> scores up to `factor`, which online_softmax applies; masked. */
 template <unsigned KEYS, class T>
 __device__ __forceinline__ void mask_scores(float (&s)[KEYS / 8][4], const attention_view<T> &view,
                                             unsigned i, unsigned k_first, bool edge)
 {
     unsigned t = threadIdx.x % 4;
-    float factor = view.scale * LOG2_E;
     if (view.softcap != 0) {
 #pragma unroll
         for (unsigned n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (unsigned e = 0; e < 4; e++)
                 s[n][e] = view.score(s[n][e]);
-        factor = LOG2_E;
     }
-#pragma unroll
-    for (unsigned n = 0; n < KEYS / 8; n++)
-#pragma unroll
-        for (unsigned e = 0; e < 4; e++)
-            s[n][e] *= factor;
     if (!edge)
         return;
 #pragma unroll
@@ -76,7 +69,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[KEYS / 8][4], const atten
 /* Scores -> probabilities; updates the rows' maximum and sum and rescales the output. */
 template <unsigned KEYS, unsigned D>
 __device__ __forceinline__ void online_softmax(float (&s)[KEYS / 8][4], online_rows &rows,
-                                               float (&o)[D / 8][4])
+                                               float (&o)[D / 8][4], float factor)
 {
 #pragma unroll
     for (unsigned half = 0; half < 2; half++) {
@@ -86,21 +79,25 @@ __device__ __forceinline__ void online_softmax(float (&s)[KEYS / 8][4], online_r
             m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1)); /* a row lies in 4 neighbouring lanes */
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        float base = m == -INFINITY ? 0.0f : m, rescale = exp2f(rows.max[half] - base), sum = 0;
+        float base = m == -INFINITY ? 0.0f : m * factor, sum = 0;
+        float rescale = exp2_fast(fmaf(rows.max[half], factor, -base));
 #pragma unroll
         for (unsigned n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (unsigned e = 0; e < 2; e++) {
-                float p = exp2f(s[n][2 * half + e] - base);
+                float p = exp2_fast(fmaf(s[n][2 * half + e], factor, -base));
                 s[n][2 * half + e] = p;
                 sum += p;
             }
         rows.max[half] = m;
         rows.sum[half] = rows.sum[half] * rescale + sum;
+        /* Most tiles leave the maxima of all rows as they are, and 1 changes no bit. */
+        if (__any_sync(0xffffffffu, rescale != 1.0f)) {
 #pragma unroll
-        for (unsigned n = 0; n < D / 8; n++) {
-            o[n][2 * half] *= rescale;
-            o[n][2 * half + 1] *= rescale;
+            for (unsigned n = 0; n < D / 8; n++) {
+                o[n][2 * half] *= rescale;
+                o[n][2 * half + 1] *= rescale;
+            }
         }
     }
 }
@@ -118,6 +115,7 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_forward_kernel(struct sl_
     unsigned q_warp = q_first + warp * 16 * GROUPS, i = q_warp + lane / 4;
     unsigned q_end = q_first + QUERIES < view.length ? q_first + QUERIES : view.length;
 
+    float factor = (view.softcap != 0 ? 1.0f : view.scale) * LOG2_E;
     unsigned k_begin = view.block_key_begin(q_first, QUERIES) / KEYS * KEYS;
 
     tile_load<D, QUERIES, FLASH_THREADS>(queries, view.q, view.stride, q_first, view.length,
@@ -155,7 +153,7 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_forward_kernel(struct sl_
 #pragma unroll
         for (unsigned m = 0; m < GROUPS; m++) {
             mask_scores<KEYS>(s[m], view, i + 16 * m, k_first, edge);
-            online_softmax<KEYS, D>(s[m], rows[m], o[m]);
+            online_softmax<KEYS, D>(s[m], rows[m], o[m], factor);
         }
         product_add<D, KEYS>(o, s, values + parity * TILE);
         __syncthreads(); /* the next copy overwrites this tile's buffer */
@@ -164,19 +162,19 @@ __global__ void __launch_bounds__(FLASH_THREADS) flash_forward_kernel(struct sl_
 
 #pragma unroll
     for (unsigned m = 0; m < GROUPS; m++) {
-        float factor[2];
+        float share[2];
 #pragma unroll
         for (unsigned half = 0; half < 2; half++) {
             unsigned row = i + 16 * m + 8 * half;
             float sum = rows[m].sum[half];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            factor[half] = 1.0f / sum;
+            share[half] = 1.0f / sum;
             if (lane % 4 == 0 && row < view.length)
-                view.lse[row] = rows[m].max[half] * LN_2 + logf(sum);
+                view.lse[row] = rows[m].max[half] * (factor * LN_2) + logf(sum);
         }
         rows_store<D>(view.out, view.out_stride, q_warp + 16 * m, view.length, view.head_size, o[m],
-                      factor, queries, (warp * GROUPS + m) * 16);
+                      share, queries, (warp * GROUPS + m) * 16);
     }
 }
 
@@ -212,8 +210,9 @@ cudaError_t launch_flash_type(const struct sl_cuda_context *context,
 bool sl_cuda_attention_flash_takes(const struct sl_cuda_context *context,
                                    const struct sl_attention_args *args)
 {
-    return context->type != SL_F32 && args->head_size % 8 == 0 && args->head_size >= 8 &&
-           args->head_size <= 256 && args->kv_heads && args->heads % args->kv_heads == 0 &&
+    return context->type != SL_F32 && args->scale > 0 && args->head_size % 8 == 0 &&
+           args->head_size >= 8 && args->head_size <= 256 && args->kv_heads &&
+           args->heads % args->kv_heads == 0 &&
            packs_whole<bf16>(args->qkv, 0, 0) && packs_whole<bf16>(args->out, 0, 0);
 }
 

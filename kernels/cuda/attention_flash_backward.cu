@@ -42,16 +42,43 @@ __device__ __forceinline__ void load_pair(T *tiles, const T *a, size_t a_stride,
     copy_async_commit();
 }
 
-/* One element: score and dout v^T -> p in s, ds in dp. */
-template <class T>
-__device__ __forceinline__ void backward_element(float &s, float &dp,
-                                                 const attention_backward_view<T> &view,
-                                                 float lse_log2, float delta, bool hidden)
+/* A tile of products q k^T and dout v^T -> p in s, ds in dp. statistics(n, e): the element's
+ * query's {lse in units of log 2, delta}; hidden(n, e): the query does not see the key, asked where
+ * the tile has an edge. The questions that the whole tile answers alike stand outside the loops. */
+template <unsigned N, class T, class Statistics, class Hidden>
+__device__ __forceinline__ void
+backward_tile(float (&s)[N / 8][4], float (&dp)[N / 8][4], const attention_backward_view<T> &view,
+              bool edge, const Statistics &statistics, const Hidden &hidden)
 {
-    float score = view.score(s);
-    float p = hidden ? 0.0f : exp2f(score * LOG2_E - lse_log2);
-    dp = p * (dp - delta) * view.score_slope(score);
-    s = p;
+    bool capped = view.softcap != 0;
+    float factor = (capped ? 1.0f : view.scale) * LOG2_E;
+    if (capped) {
+#pragma unroll
+        for (unsigned n = 0; n < N / 8; n++)
+#pragma unroll
+            for (unsigned e = 0; e < 4; e++) {
+                s[n][e] = view.score(s[n][e]);
+                /* ds = p slope (dp - delta) = p (dp' - delta) */
+                float delta = statistics(n, e).y;
+                dp[n][e] = delta + view.score_slope(s[n][e]) * (dp[n][e] - delta);
+            }
+    }
+    if (edge) {
+#pragma unroll
+        for (unsigned n = 0; n < N / 8; n++)
+#pragma unroll
+            for (unsigned e = 0; e < 4; e++)
+                if (hidden(n, e))
+                    s[n][e] = -INFINITY;
+    }
+#pragma unroll
+    for (unsigned n = 0; n < N / 8; n++)
+#pragma unroll
+        for (unsigned e = 0; e < 4; e++) {
+            float2 row = statistics(n, e);
+            s[n][e] = exp2_fast(fmaf(s[n][e], factor, -row.x));
+            dp[n][e] = s[n][e] * (dp[n][e] - row.y);
+        }
 }
 
 template <class T, unsigned D>
@@ -102,15 +129,17 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
         float s[1][KEYS / 8][4], dp[1][KEYS / 8][4];
         product_rows<D, KEYS>(s, queries, warp * 16, keys);
         product_rows<D, KEYS>(dp, douts, warp * 16, values);
-#pragma unroll
-        for (unsigned n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (unsigned e = 0; e < 4; e++) {
-                unsigned j = k_first + 8 * n + 2 * t + e % 2;
-                bool hidden = j > i + 8 * (e / 2) || j < begin[e / 2];
-                backward_element(s[0][n][e], dp[0][n][e], view, lse_log2[e / 2], delta[e / 2],
-                                 hidden);
-            }
+        bool edge = k_first + KEYS > q_warp + 1 || view.first ||
+                    (view.window && k_first < view.key_begin(q_warp + 15));
+        backward_tile<KEYS>(
+            s[0], dp[0], view, edge,
+            [&](unsigned, unsigned e) {
+                return float2{lse_log2[e / 2], delta[e / 2]};
+            },
+            [&](unsigned n, unsigned e) {
+                unsigned key = k_first + 8 * n + 2 * t + e % 2;
+                return key > i + 8 * (e / 2) || key < begin[e / 2];
+            });
         product_add<D, KEYS>(dq, dp, keys);
         __syncthreads(); /* the next copy overwrites this tile's buffer */
         parity ^= STAGES - 1;
@@ -145,26 +174,6 @@ __device__ __forceinline__ bool load_statistics(query_statistics<QUERIES> &to,
     return begin <= k_last;
 }
 
-/* p^T in s and ds^T in dp of one tile: rows are keys, columns queries. */
-template <unsigned QUERIES, class T>
-__device__ __forceinline__ void
-backward_columns(float (&s)[QUERIES / 8][4], float (&dp)[QUERIES / 8][4],
-                 const attention_backward_view<T> &view,
-                 const query_statistics<QUERIES> &statistics, unsigned q_first, unsigned j)
-{
-    unsigned t = threadIdx.x % 4;
-#pragma unroll
-    for (unsigned n = 0; n < QUERIES / 8; n++)
-#pragma unroll
-        for (unsigned e = 0; e < 4; e++) {
-            unsigned column = 8 * n + 2 * t + e % 2;
-            unsigned key = j + 8 * (e / 2);
-            bool hidden = key > q_first + column || key < statistics.begin[column];
-            backward_element(s[n][e], dp[n][e], view, statistics.lse_log2[column],
-                             statistics.delta[column], hidden);
-        }
-}
-
 template <class T, unsigned D, bool WANT_DK, bool WANT_DV>
 __global__ void __launch_bounds__(BACKWARD_THREADS)
     flash_dkv_kernel(struct sl_attention_backward_args args)
@@ -174,8 +183,8 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
     __shared__ query_statistics<QUERIES> statistics;
     T *keys = shared, *values = keys + BACKWARD_ROWS * D, *walked = values + BACKWARD_ROWS * D;
     unsigned group = (unsigned)(args.forward.heads / args.forward.kv_heads);
-    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    unsigned k_first = blockIdx.x * BACKWARD_ROWS, j = k_first + warp * 16 + lane / 4;
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, t = lane % 4;
+    unsigned k_first = blockIdx.x * BACKWARD_ROWS, k_warp = k_first + warp * 16;
     float dk[1][WANT_DK ? D / 8 : 1][4] = {}, dv[1][WANT_DV ? D / 8 : 1][4] = {};
 
     for (unsigned head = blockIdx.y * group; head < (blockIdx.y + 1) * group; head++) {
@@ -206,7 +215,19 @@ __global__ void __launch_bounds__(BACKWARD_THREADS)
                 product_rows<D, QUERIES>(s, keys, warp * 16, queries);
                 if (WANT_DK)
                     product_rows<D, QUERIES>(dp, values, warp * 16, douts);
-                backward_columns<QUERIES>(s[0], dp[0], view, statistics, q_first, j);
+                bool edge = k_warp + 15 > q_first || view.first ||
+                            (view.window && k_warp < view.key_begin(q_first + QUERIES - 1));
+                backward_tile<QUERIES>(
+                    s[0], dp[0], view, edge,
+                    [&](unsigned n, unsigned e) {
+                        unsigned column = 8 * n + 2 * t + e % 2;
+                        return float2{statistics.lse_log2[column], statistics.delta[column]};
+                    },
+                    [&](unsigned n, unsigned e) {
+                        unsigned column = 8 * n + 2 * t + e % 2;
+                        unsigned key = k_warp + lane / 4 + e / 2 * 8;
+                        return key > q_first + column || key < statistics.begin[column];
+                    });
                 if constexpr (WANT_DV)
                     product_add<D, QUERIES>(dv, s, douts);
                 if constexpr (WANT_DK)

@@ -23,6 +23,25 @@ template <unsigned D> __device__ __forceinline__ unsigned tile_index(unsigned ro
     return row * D + ((chunk ^ (row & 7u)) * 8u);
 }
 
+/* Where a lane finds its line of the 8x8 matrices of a tile: rows [first, first + 8), `first` a
+ * multiple of 8; chunks `half`, `half` + 2, ... An exclusive or turns them, so that all products of
+ * a tile share four addresses and reach the rest by constant offsets. */
+template <unsigned D, class T> struct tile_line {
+    const T *tile;
+    unsigned index;
+
+    __device__ __forceinline__ tile_line(const T *tile_, unsigned first, unsigned half)
+        : tile(tile_), index((first + threadIdx.x % 8) * D + ((half ^ (threadIdx.x % 8)) * 8))
+    {
+    }
+
+    /* The line at chunk `even` + half, `rows` (a multiple of 8) further down. */
+    __device__ __forceinline__ const T *at(unsigned even, unsigned rows) const
+    {
+        return tile + (index ^ ((even & 7u) * 8u)) + ((even & ~7u) * 8u + rows * D);
+    }
+};
+
 /* Start copying rows [first, first + ROWS) of a head; zeros past `end` and past the head size. */
 template <unsigned D, unsigned ROWS, unsigned THREADS, class T>
 __device__ __forceinline__ void tile_load(T *tile, const T *x, size_t stride, unsigned first,
@@ -47,7 +66,11 @@ template <unsigned D, unsigned N, unsigned M, class T>
 __device__ __forceinline__ void product_rows(float (&acc)[M][N / 8][4], const T *a, unsigned a_row,
                                              const T *b)
 {
-    unsigned lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
+    unsigned matrix = threadIdx.x % 32 / 8;
+    /* a's matrices: (rows 0-7, k 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15)
+     * b's:          (columns 0-7, k 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15) */
+    const tile_line<D, T> a_line(a, a_row + (matrix & 1) * 8, matrix / 2);
+    const tile_line<D, T> b_line(b, matrix / 2 * 8, matrix & 1);
 #pragma unroll
     for (unsigned m = 0; m < M; m++)
 #pragma unroll
@@ -55,27 +78,26 @@ __device__ __forceinline__ void product_rows(float (&acc)[M][N / 8][4], const T 
 #pragma unroll
             for (unsigned e = 0; e < 4; e++)
                 acc[m][n][e] = 0;
-#pragma unroll 4 /* all of them would hold every swizzled address in a register */
-    for (unsigned k = 0; k < D / 16; k++) {
-        uint32_t left[M][4];
-        /* matrices: (rows 0-7, k 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15) */
+#pragma unroll (M == 1 ? D / 64 : 1) /* two row groups leave no registers for more */
+    for (unsigned block = 0; block < D / 64; block++)
 #pragma unroll
-        for (unsigned m = 0; m < M; m++)
-            load_matrices(left[m], a + tile_index<D>(a_row + 16 * m + (matrix & 1) * 8 + line,
-                                                     2 * k + matrix / 2));
+        for (unsigned k = 0; k < 4; k++) {
+            unsigned even = 8 * block + 2 * k;
+            uint32_t left[M][4];
 #pragma unroll
-        for (unsigned n = 0; n < N / 16; n++) {
-            uint32_t right[4];
-            /* (columns 0-7, k 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15) */
-            load_matrices(right,
-                          b + tile_index<D>(n * 16 + matrix / 2 * 8 + line, 2 * k + (matrix & 1)));
+            for (unsigned m = 0; m < M; m++)
+                load_matrices(left[m], a_line.at(even, 16 * m));
 #pragma unroll
-            for (unsigned m = 0; m < M; m++) {
-                mma_16x8x16<T>(acc[m][2 * n], left[m], right[0], right[1]);
-                mma_16x8x16<T>(acc[m][2 * n + 1], left[m], right[2], right[3]);
+            for (unsigned n = 0; n < N / 16; n++) {
+                uint32_t right[4];
+                load_matrices(right, b_line.at(even, 16 * n));
+#pragma unroll
+                for (unsigned m = 0; m < M; m++) {
+                    mma_16x8x16<T>(acc[m][2 * n], left[m], right[0], right[1]);
+                    mma_16x8x16<T>(acc[m][2 * n + 1], left[m], right[2], right[3]);
+                }
             }
         }
-    }
 }
 
 /* acc[16 M, D] += p[16 M, K] b[K, D]: p is a result of product_rows, rounded to T on the way in. */
@@ -83,7 +105,9 @@ template <unsigned D, unsigned K, unsigned M, class T>
 __device__ __forceinline__ void product_add(float (&acc)[M][D / 8][4],
                                             const float (&p)[M][K / 8][4], const T *b)
 {
-    unsigned lane = threadIdx.x % 32, matrix = lane / 8, line = lane % 8;
+    unsigned matrix = threadIdx.x % 32 / 8;
+    /* b's matrices: (k 0-7, d 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15), each read transposed */
+    const tile_line<D, T> b_line(b, (matrix & 1) * 8, matrix / 2);
 #pragma unroll
     for (unsigned k = 0; k < K / 16; k++) {
         uint32_t left[M][4];
@@ -96,9 +120,7 @@ __device__ __forceinline__ void product_add(float (&acc)[M][D / 8][4],
 #pragma unroll
         for (unsigned d = 0; d < D / 16; d++) {
             uint32_t right[4];
-            /* (k 0-7, d 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15), each read transposed */
-            load_matrices_transposed(
-                right, b + tile_index<D>(k * 16 + (matrix & 1) * 8 + line, 2 * d + matrix / 2));
+            load_matrices_transposed(right, b_line.at(2 * d, 16 * k));
 #pragma unroll
             for (unsigned m = 0; m < M; m++) {
                 mma_16x8x16<T>(acc[m][2 * d], left[m], right[0], right[1]);

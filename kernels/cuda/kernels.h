@@ -65,7 +65,8 @@ cudaError_t sl_cuda_optim(const struct sl_cuda_context *context, const struct sl
                           const struct sl_optim_terms *terms);
 
 /* The two forms of attention, for the tests: plain takes every shape (head_size <= 256) and type,
- * flash needs 16-bit activations and head_size % 8 == 0. sl_cuda_attention chooses. */
+ * flash needs 16-bit activations, a positive scale and head_size % 8 == 0. sl_cuda_attention
+ * chooses. */
 bool sl_cuda_attention_flash_takes(const struct sl_cuda_context *context,
                                    const struct sl_attention_args *args);
 cudaError_t sl_cuda_attention_plain(const struct sl_cuda_context *context,
