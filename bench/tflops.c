@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "bench/tflops_ceiling.h"
 #include "bench/tflops_run.h"
 
 #define MODELS_MAX 32
@@ -17,7 +18,8 @@
 
 static const char usage[] =
     "usage: bench-tflops [--model DIR|PRESET]... [--config FILE] [--set key=value]...\n"
-    "                    [--device NAME] [--steps N] [--warm N] [--json | --csv]\n"
+    "                    [--device NAME] [--steps N] [--warm N] [--product-max N]\n"
+    "                    [--json | --csv]\n"
     "\n"
     "  --model    a named shape or a folder with config.json; several: one after the other\n"
     "             (gpt2-124m)\n"
@@ -27,6 +29,7 @@ static const char usage[] =
     "  --device   auto, host, host:discrete, cuda, cuda:N (auto)\n"
     "  --steps    measured steps, 1 to 1000 (5)\n"
     "  --warm     steps before them, 1 to 1000 (2)\n"
+    "  --product-max  side of the largest product of a GPU's ceiling, 1 to 8192 (8192)\n"
     "  --json     one object per model, in an array; --csv: one line per model\n"
     "\n"
     "TFLOPS of the model count no recomputation; those of the hardware do. Both are compared with\n"
@@ -41,14 +44,14 @@ struct arguments {
     enum format format;
 };
 
-static bool number(const char *name, const char *text, uint32_t *out)
+static bool number(const char *name, const char *text, uint32_t max, uint32_t *out)
 {
     char *end;
     errno = 0;
     unsigned long value = strtoul(text, &end, 10);
-    if (errno || end == text || *end || text[0] == '-' || value < 1 || value > TFLOPS_STEPS_MAX) {
+    if (errno || end == text || *end || text[0] == '-' || value < 1 || value > max) {
         fprintf(stderr, "bench-tflops: --%s %s: a number from 1 to %u is needed\n", name, text,
-                TFLOPS_STEPS_MAX);
+                max);
         return false;
     }
     *out = (uint32_t)value;
@@ -68,15 +71,16 @@ static bool append(const char *name, const char **list, size_t *count, size_t li
 
 static bool parse(int argc, char **argv, struct arguments *a, bool *help)
 {
-    enum { MODEL = 256, CONFIG, SET, DEVICE, STEPS, WARM, FORMAT_JSON, FORMAT_CSV, HELP };
+    enum { MODEL = 256, CONFIG, SET, DEVICE, STEPS, WARM, PRODUCT, FORMAT_JSON, FORMAT_CSV, HELP };
     static const struct option longs[] = {
         {"model", required_argument, NULL, MODEL}, {"config", required_argument, NULL, CONFIG},
         {"set", required_argument, NULL, SET},     {"device", required_argument, NULL, DEVICE},
         {"steps", required_argument, NULL, STEPS}, {"warm", required_argument, NULL, WARM},
+        {"product-max", required_argument, NULL, PRODUCT},
         {"json", no_argument, NULL, FORMAT_JSON},  {"csv", no_argument, NULL, FORMAT_CSV},
         {"help", no_argument, NULL, HELP},         {NULL, 0, NULL, 0},
     };
-    *a = (struct arguments){.run = {.warm = 2, .steps = 5}};
+    *a = (struct arguments){.run = {.warm = 2, .steps = 5, .product_max = TFLOPS_PRODUCT_MAX}};
     a->run.run.sets = a->sets;
     bool good = true;
     for (int option; good && (option = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
@@ -94,10 +98,13 @@ static bool parse(int argc, char **argv, struct arguments *a, bool *help)
             a->run.run.device = optarg;
             break;
         case STEPS:
-            good = number("steps", optarg, &a->run.steps);
+            good = number("steps", optarg, TFLOPS_STEPS_MAX, &a->run.steps);
             break;
         case WARM:
-            good = number("warm", optarg, &a->run.warm);
+            good = number("warm", optarg, TFLOPS_STEPS_MAX, &a->run.warm);
+            break;
+        case PRODUCT:
+            good = number("product-max", optarg, TFLOPS_PRODUCT_MAX, &a->run.product_max);
             break;
         case FORMAT_JSON:
             a->format = JSON;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/size.h"
 #include "bench/sgemm.h"
 #include "offload/device.h"
 #include "offload/workers.h"
@@ -70,8 +71,7 @@ static int host_ceiling(struct tflops_ceiling *c, struct sl_workers *workers,
     return 0;
 }
 
-#define DEVICE_SIDE_MAX 8192u
-static const size_t device_sides[] = {2048, 4096, 8192};
+static const uint32_t device_sides[] = {2048, 4096, TFLOPS_PRODUCT_MAX};
 
 static int fill(struct sl_device *device, unsigned char *memory, uint64_t bytes,
                 enum sl_dtype dtype, void *block, size_t block_bytes)
@@ -81,18 +81,19 @@ static int fill(struct sl_device *device, unsigned char *memory, uint64_t bytes,
     for (size_t i = 0; i < count; i++)
         sl_dtype_store(block, dtype, i, value_at(i));
     for (uint64_t at = 0; at < bytes && !result; at += block_bytes)
-        result = device->ops->copy(device, SL_STREAM_H2D, memory + at, block, block_bytes);
+        result = device->ops->copy(device, SL_STREAM_H2D, memory + at, block,
+                                   sl_min_u64(block_bytes, bytes - at));
     return result ? result : device->ops->stream_synchronize(device, SL_STREAM_H2D);
 }
 
 static int device_products(struct tflops_ceiling *c, struct sl_device *device,
-                           enum sl_dtype precision, unsigned char *memory)
+                           enum sl_dtype precision, unsigned char *memory, uint32_t side_max)
 {
-    uint64_t area = (uint64_t)DEVICE_SIDE_MAX * DEVICE_SIDE_MAX * sizeof(float);
+    uint64_t area = (uint64_t)side_max * side_max * sizeof(float);
     int result = 0;
     for (int round = 0; round <= ROUNDS && !result; round++) /* the first one warms up */
         for (size_t i = 0; i < sizeof(device_sides) / sizeof(device_sides[0]) && !result; i++) {
-            size_t side = device_sides[i];
+            size_t side = sl_min_u64(device_sides[i], side_max);
             struct sl_matmul_args args = {.kind = SL_MATMUL_FORWARD,
                                           .rows = side,
                                           .inputs = side,
@@ -115,9 +116,9 @@ static int device_products(struct tflops_ceiling *c, struct sl_device *device,
 }
 
 static int device_ceiling(struct tflops_ceiling *c, struct sl_device *device,
-                          enum sl_dtype precision, struct sl_error *error)
+                          enum sl_dtype precision, uint32_t side_max, struct sl_error *error)
 {
-    uint64_t area = (uint64_t)DEVICE_SIDE_MAX * DEVICE_SIDE_MAX * sizeof(float);
+    uint64_t area = (uint64_t)side_max * side_max * sizeof(float);
     size_t block_bytes = (size_t)1 << 22;
     void *block = malloc(block_bytes), *memory = NULL;
     int result = block ? device->ops->memory_alloc(device, 3 * area, &memory) : -ENOMEM;
@@ -126,7 +127,7 @@ static int device_ceiling(struct tflops_ceiling *c, struct sl_device *device,
     if (!result)
         result = fill(device, (unsigned char *)memory + area, area, precision, block, block_bytes);
     if (!result)
-        result = device_products(c, device, precision, memory);
+        result = device_products(c, device, precision, memory, side_max);
     if (result)
         sl_error_set(error, SL_DOMAIN_DEVICE, result, "measuring the ceiling: %s",
                      device->error.code ? device->error.message : strerror(-result));
@@ -137,7 +138,7 @@ static int device_ceiling(struct tflops_ceiling *c, struct sl_device *device,
 }
 
 int tflops_ceiling_raise(struct tflops_ceiling *c, const char *name, enum sl_dtype precision,
-                         size_t thread_count, struct sl_error *error)
+                         size_t thread_count, uint32_t product_max, struct sl_error *error)
 {
     struct sl_workers *workers = NULL;
     struct sl_device *device = NULL;
@@ -149,7 +150,7 @@ int tflops_ceiling_raise(struct tflops_ceiling *c, const char *name, enum sl_dty
         result = sl_device_create(&device, &options, error);
     if (!result)
         result = device->properties.kind == SL_DEVICE_CUDA
-                     ? device_ceiling(c, device, precision, error)
+                     ? device_ceiling(c, device, precision, product_max, error)
                      : host_ceiling(c, workers, error);
     sl_device_destroy(device);
     sl_workers_destroy(workers);

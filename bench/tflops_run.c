@@ -212,7 +212,8 @@ int tflops_run(const struct tflops_options *o, struct tflops_result *r, struct s
     const struct sl_engine_options *e = &b->session.engine;
     const char *device = o->run.device;
     if (!result)
-        result = tflops_ceiling_raise(&ceiling, device, e->step.precision, e->thread_count, error);
+        result = tflops_ceiling_raise(&ceiling, device, e->step.precision, e->thread_count,
+                                      o->product_max, error);
     if (!result)
         result = sl_engine_plan(&b->engine, e, error);
     if (!result)
@@ -227,7 +228,8 @@ int tflops_run(const struct tflops_options *o, struct tflops_result *r, struct s
     }
     sl_engine_finish(&b->engine);
     if (!result)
-        result = tflops_ceiling_raise(&ceiling, device, e->step.precision, e->thread_count, error);
+        result = tflops_ceiling_raise(&ceiling, device, e->step.precision, e->thread_count,
+                                      o->product_max, error);
     r->ceiling = ceiling.flops_per_second;
     memcpy(r->ceiling_shape, ceiling.shape, sizeof(ceiling.shape));
     sl_session_close(&b->session);

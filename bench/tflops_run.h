@@ -15,6 +15,7 @@
 struct tflops_options {
     struct sl_run_options run; /* model, config, sets, device */
     uint32_t warm, steps;      /* steps before the first measured one (at least 1); measured */
+    uint32_t product_max;      /* of tflops_ceiling_raise */
 };
 
 struct tflops_result {
