@@ -69,7 +69,8 @@ struct op_row {
 /* What a configuration's process leaves behind: shared memory. */
 struct outcome {
     bool done;
-    double predicted, real, busiest, others;
+    double predicted, real, busiest;
+    double others; /* the larger share of measuring and running */
     uint64_t predicted_peak_bytes, peak_bytes;
     char bottleneck[32];
     bool exact;
@@ -117,6 +118,15 @@ static struct core_time core_time(void)
     time.own = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
     return time;
+}
+
+/* Share of the machine's cores that others have taken since. */
+static double others_since(struct core_time from, uint64_t start_ns)
+{
+    struct core_time to = core_time();
+    double seconds = (double)(sl_clock_ns() - start_ns) * 1e-9;
+    return fmax(0, to.all - from.all - (to.own - from.own)) /
+           (seconds * (double)sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 /* ---- one configuration ---------------------------------------------------------------------- */
@@ -237,12 +247,9 @@ static void run_config(struct outcome *outcome, const struct config *config,
     struct core_time from = core_time();
     uint64_t start_ns = sl_clock_ns();
     bench_steps_run(&engine, "bench-predict", WARM, MEASURED, 1, &steps);
-    double seconds = (double)(sl_clock_ns() - start_ns) * 1e-9;
-    struct core_time to = core_time();
+    outcome->others = fmax(outcome->others, others_since(from, start_ns));
     outcome->real = steps.seconds;
     outcome->busiest = steps.busy_seconds[steps.busiest];
-    outcome->others = fmax(0, to.all - from.all - (to.own - from.own)) /
-                      (seconds * (double)sysconf(_SC_NPROCESSORS_ONLN));
     outcome->peak_bytes = sl_process_peak_bytes();
     outcome->exact = engine.host.bytes == report.plan_bytes[SL_TIER_HOST] &&
                      engine.device_memory_bytes == report.plan_bytes[SL_TIER_DEVICE];
@@ -314,10 +321,13 @@ static void do_config(const struct arguments *arguments, size_t index, bool firs
     struct sl_error error = {0};
     pid_t child = start_child();
     if (child == 0) {
+        struct core_time from = core_time();
+        uint64_t start_ns = sl_clock_ns();
         if (arguments->profile)
             check(sl_hardware_load(hardware, arguments->profile, &error), &error);
         else
             measure(hardware, config, arguments->directory);
+        outcome->others = arguments->profile ? 0 : others_since(from, start_ns);
         exit(0);
     }
     await_child(child);

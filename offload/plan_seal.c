@@ -110,36 +110,34 @@ static int segment_then_larger(const void *a, const void *b)
     return ia < ib ? -1 : ia > ib;
 }
 
-static bool alive_together(const struct sl_slot *a, const struct sl_slot *b)
-{
-    return a->first_op <= b->held_op && b->first_op <= a->held_op;
-}
+/* A placed slot: what the search reads of it, close together, since it reads all of them for every
+ * slot. */
+struct placed {
+    uint32_t first_op, held_op;
+    uint64_t offset, end;
+};
 
-/* Lowest offset >= base where `slot` fits beside the placed slots that live at the same time.
- * placed is sorted by offset. */
-static uint64_t lowest_fit(const struct sl_plan *plan, const uint32_t *placed, uint32_t count,
-                           const struct sl_slot *slot, uint64_t base)
+/* Lowest offset >= base where `bytes` that live from `first_op` to `held_op` fit beside the placed
+ * slots that live at the same time. placed is sorted by offset. */
+static uint64_t lowest_fit(const struct placed *placed, uint32_t count, uint32_t first_op,
+                           uint32_t held_op, uint64_t bytes, uint64_t base)
 {
     uint64_t offset = base;
-    uint64_t bytes = sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT);
     for (uint32_t i = 0; i < count; i++) {
-        const struct sl_slot *other = &plan->slots[placed[i]];
-        if (!alive_together(slot, other))
+        const struct placed *other = &placed[i];
+        if (other->end <= offset || other->held_op < first_op || other->first_op > held_op)
             continue;
         if (other->offset >= offset + bytes)
             break;
-        uint64_t end = other->offset + sl_align_up(other->bytes, SL_PLAN_ALIGNMENT);
-        if (end > offset)
-            offset = end;
+        offset = other->end;
     }
     return offset;
 }
 
-static void insert_by_offset(const struct sl_plan *plan, uint32_t *placed, uint32_t count,
-                             uint32_t slot)
+static void insert_by_offset(struct placed *placed, uint32_t count, struct placed slot)
 {
     uint32_t at = count;
-    while (at > 0 && plan->slots[placed[at - 1]].offset > plan->slots[slot].offset) {
+    while (at > 0 && placed[at - 1].offset > slot.offset) {
         placed[at] = placed[at - 1];
         at--;
     }
@@ -148,7 +146,7 @@ static void insert_by_offset(const struct sl_plan *plan, uint32_t *placed, uint3
 
 /* Place transient slots, in order, behind `base`; returns the arena's bytes. Slots of different
  * segments never live at the same time, so each segment is placed by itself. */
-static uint64_t place_transient(struct sl_plan *plan, const uint32_t *order, uint32_t *placed,
+static uint64_t place_transient(struct sl_plan *plan, const uint32_t *order, struct placed *placed,
                                 uint32_t count, uint64_t base)
 {
     uint64_t peak = base;
@@ -157,9 +155,12 @@ static uint64_t place_transient(struct sl_plan *plan, const uint32_t *order, uin
         struct sl_slot *slot = &plan->slots[order[i]];
         if (i > 0 && slot->segment != plan->slots[order[i - 1]].segment)
             beside = 0;
-        slot->offset = lowest_fit(plan, placed, beside, slot, base);
-        insert_by_offset(plan, placed, beside++, order[i]);
-        peak = sl_max_u64(peak, slot->offset + sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT));
+        uint64_t bytes = sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT);
+        slot->offset = lowest_fit(placed, beside, slot->first_op, slot->held_op, bytes, base);
+        insert_by_offset(
+            placed, beside++,
+            (struct placed){slot->first_op, slot->held_op, slot->offset, slot->offset + bytes});
+        peak = sl_max_u64(peak, slot->offset + bytes);
     }
     return peak;
 }
@@ -167,7 +168,7 @@ static uint64_t place_transient(struct sl_plan *plan, const uint32_t *order, uin
 static int place_slots(struct sl_plan *plan, struct sl_error *error)
 {
     uint32_t *order = malloc((plan->slot_count + 1) * sizeof(*order));
-    uint32_t *placed = malloc((plan->slot_count + 1) * sizeof(*placed));
+    struct placed *placed = malloc((plan->slot_count + 1) * sizeof(*placed));
     int result = 0;
     if (!order || !placed) {
         result = sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory while planning");
