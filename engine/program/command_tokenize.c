@@ -90,9 +90,9 @@ static bool read_threads(const char *text, size_t *threads)
 {
     char *end;
     unsigned long value = strtoul(text, &end, 10);
-    bool good = end != text && *end == 0 && value >= 1 && value <= 4096;
+    bool good = end != text && *end == 0 && value >= 1 && value <= 1024;
     if (!good)
-        fprintf(stderr, "sluice: --threads %s: give 1 to 4096\n", text);
+        fprintf(stderr, "sluice: --threads %s: give 1 to 1024\n", text);
     *threads = value;
     return good;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/size.h"
 #include "engine/program/program.h"
 #include "engine/program/progress.h"
@@ -39,13 +40,24 @@ static void on_hangup(int number)
     stop = 1;
 }
 
+/* One press may arrive twice: `timeout -s INT` and some supervisors signal the process and then its
+ * group. Nobody reads the message below and decides in this time.
+ */
+#define SAME_PRESS_NS 500000000u
+
 static void on_interrupt(int number)
 {
-    if (stop) { /* the second: as if nothing had been caught */
+    static volatile uint64_t first_ns; /* SIGINT and SIGTERM exclude each other: sa_mask */
+    uint64_t now_ns = sl_clock_ns();
+    if (first_ns) {
+        if (now_ns - first_ns < SAME_PRESS_NS)
+            return;
+        /* the second: as if nothing had been caught */
         signal(number, SIG_DFL);
         raise(number);
         return;
     }
+    first_ns = now_ns;
     stop = 1;
     static const char text[] =
         "\nfinishing the step and saving; Ctrl-C again stops at once and loses it\n";
@@ -95,6 +107,8 @@ int command_train(int argc, char **argv)
         return EXIT_WRONG_INPUT;
     }
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    sigaddset(&action.sa_mask, SIGINT);
+    sigaddset(&action.sa_mask, SIGTERM);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     struct sigaction hangup = {.sa_handler = on_hangup, .sa_flags = SA_RESTART}, before;

@@ -42,7 +42,7 @@ expect 0 "80 tokens" tokenize --tokenizer bytes --threads 2 --out l.bin a.txt b.
 expect 2 "no mask" tokenize --tokenizer bytes --out c.bin chat.jsonl
 expect 0 "tokens" tokenize --tokenizer bytes --train-on-prompt --chat-template plain --out c.bin chat.jsonl
 expect 2 "give llmc or nanogpt" tokenize --tokenizer bytes --format bin --out x.bin a.txt
-expect 2 "give 1 to 4096" tokenize --tokenizer bytes --threads none --out x.bin a.txt
+expect 2 "give 1 to 1024" tokenize --tokenizer bytes --threads 1025 --out x.bin a.txt
 expect 2 "needs --tokenizer" tokenize --out x.bin a.txt
 expect 2 "none.txt" tokenize --tokenizer bytes --out x.bin none.txt
 expect 2 "known are plain" tokenize --tokenizer bytes --chat-template none --out x.bin a.txt
