@@ -13,7 +13,9 @@ suites=("$@")
 
 configure "$build" --buildtype=release --werror
 say "building"
-ninja -C "$build" | tail -1
+built=$build/meson-logs/build.txt
+ninja -C "$build" >"$built" || { grep -v '^\[' "$built" | tail -60; exit 1; }
+tail -1 "$built"
 
 say "testing: ${suites[*]}"
 arguments=()
