@@ -76,12 +76,11 @@ INLINE void measure_run(const void *x, enum sl_dtype dtype, size_t count, double
         memcpy(padded, (const char *)x + i * bytes, (count - i) * bytes);
         sum = add_squares(sum, padded, dtype, 0);
     }
-    double lanes[16];
-    if (dtype == SL_BF16)
-        vd_store_bf16(lanes, sum);
-    else
-        vd_store(lanes, sum);
-    *squares = reduce_lanes(lanes);
+    double lanes[16], elements[16];
+    vd_store(lanes, sum);
+    for (int element = 0; element < 16; element++)
+        elements[element] = lanes[dtype == SL_BF16 ? VD_BF16_LANE(element) : element];
+    *squares = reduce_lanes(elements);
     *nonfinite = isfinite(*squares) ? 0 : count_nonfinite(x, dtype, count);
 }
 

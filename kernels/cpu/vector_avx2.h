@@ -217,16 +217,8 @@ static inline void vd_store(double *to, vd x)
     _mm256_storeu_pd(to + 12, x.d);
 }
 
-/* Lanes of a and b are the even elements, those of c and d the odd ones. */
-static inline void vd_store_bf16(double *to, vd x)
-{
-    double lanes[16];
-    vd_store(lanes, x);
-    for (int pair = 0; pair < 8; pair++) {
-        to[2 * pair] = lanes[pair];
-        to[2 * pair + 1] = lanes[8 + pair];
-    }
-}
+/* The first half of the lanes are the even elements, the second the odd ones. */
+#define VD_BF16_LANE(element) ((element) % 2 * 8 + (element) / 2)
 
 static inline void v_fence(void)
 {

@@ -160,16 +160,8 @@ static inline void vd_store(double *to, vd x)
     _mm512_storeu_pd(to + 8, x.b);
 }
 
-/* Lanes of a are the even elements, those of b the odd ones. */
-static inline void vd_store_bf16(double *to, vd x)
-{
-    double lanes[16];
-    vd_store(lanes, x);
-    for (int pair = 0; pair < 8; pair++) {
-        to[2 * pair] = lanes[pair];
-        to[2 * pair + 1] = lanes[8 + pair];
-    }
-}
+/* The first half of the lanes are the even elements, the second the odd ones. */
+#define VD_BF16_LANE(element) ((element) % 2 * 8 + (element) / 2)
 
 static inline void v_fence(void)
 {

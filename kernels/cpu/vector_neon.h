@@ -228,10 +228,7 @@ static inline void vd_store(double *to, vd x)
         vst1q_f64(to + 2 * pair, x.val[pair]);
 }
 
-static inline void vd_store_bf16(double *to, vd x)
-{
-    vd_store(to, x);
-}
+#define VD_BF16_LANE(element) (element)
 
 static inline void v_fence(void) {}
 

@@ -237,7 +237,7 @@ static inline vd vd_add_square(vd sum, vf a)
     return sum;
 }
 
-/* The squares of sixteen bf16, in an order of lanes of the set's own, which vd_store_bf16 undoes: a
+/* The squares of sixteen bf16, in an order of lanes of the set's own, which VD_BF16_LANE tells: a
  * pair of them is a register's lane with nothing but a shift and a mask. */
 static inline vd vd_add_square_bf16(vd sum, const uint16_t *from)
 {
@@ -251,10 +251,7 @@ static inline void vd_store(double *to, vd a)
     memcpy(to, &a, sizeof(a));
 }
 
-static inline void vd_store_bf16(double *to, vd a)
-{
-    vd_store(to, a);
-}
+#define VD_BF16_LANE(element) (element)
 
 static inline void v_fence(void) {}
 

@@ -64,36 +64,53 @@ struct block {
     const float *lse, *delta;
 };
 
+/* out[queries, keys] = alpha rows keys^T, where a row belongs to a query. */
+static void score_product(const struct sl_host_attention *a, const struct block *b, float alpha,
+                          const float *rows, size_t row_stride, const float *keys, size_t count,
+                          float *out, float *packed)
+{
+    HOST(gemm)
+    (&(struct sl_host_gemm){.b_transposed = true,
+                            .m = b->query_count,
+                            .n = count,
+                            .k = a->head_size,
+                            .alpha = alpha,
+                            .a = rows,
+                            .a_stride = row_stride,
+                            .b = {keys, SL_F32},
+                            .b_stride = b->stride,
+                            .c = out,
+                            .c_stride = LD},
+     packed);
+}
+
+/* keys[keys, width] += alpha scores^T rows */
+static void key_product(const struct sl_host_attention *a, const struct block *b, float alpha,
+                        const float *scores, size_t count, const float *rows, size_t row_stride,
+                        float *keys, float *packed)
+{
+    HOST(gemm)
+    (&(struct sl_host_gemm){.a_transposed = true,
+                            .m = count,
+                            .n = a->head_size,
+                            .k = b->query_count,
+                            .alpha = alpha,
+                            .accumulate = true,
+                            .a = scores,
+                            .a_stride = LD,
+                            .b = {rows, SL_F32},
+                            .b_stride = row_stride,
+                            .c = keys,
+                            .c_stride = b->stride},
+     packed);
+}
+
 static void block_scores(const struct sl_host_attention *a, const struct block *b, size_t key,
                          size_t count, float *p, float *ds, float *packed)
 {
-    size_t width = a->head_size;
-    HOST(gemm)
-    (&(struct sl_host_gemm){.b_transposed = true,
-                            .m = b->query_count,
-                            .n = count,
-                            .k = width,
-                            .alpha = a->scale,
-                            .a = b->q,
-                            .a_stride = b->stride,
-                            .b = {b->k + key * b->stride, SL_F32},
-                            .b_stride = b->stride,
-                            .c = p,
-                            .c_stride = LD},
-     packed);
-    HOST(gemm)
-    (&(struct sl_host_gemm){.b_transposed = true,
-                            .m = b->query_count,
-                            .n = count,
-                            .k = width,
-                            .alpha = 1,
-                            .a = b->dout,
-                            .a_stride = b->out_stride,
-                            .b = {b->v + key * b->stride, SL_F32},
-                            .b_stride = b->stride,
-                            .c = ds,
-                            .c_stride = LD},
-     packed);
+    size_t at = key * b->stride;
+    score_product(a, b, a->scale, b->q, b->stride, b->k + at, count, p, packed);
+    score_product(a, b, 1, b->dout, b->out_stride, b->v + at, count, ds, packed);
     for (size_t row = 0; row < b->query_count; row++) {
         struct attention_range r = attention_range(a, b->batch, b->query + row, key, count);
         clear_outside(p + row * LD, count, r);
@@ -107,52 +124,26 @@ static void block_backward(const struct sl_host_attention *a, const struct block
 {
     float *packed = scratch, *p = scratch + SL_HOST_GEMM_SCRATCH_BYTES / sizeof(float);
     float *ds = p + SL_HOST_ATTENTION_SCORES;
-    size_t end = b->query + b->query_count, width = a->head_size;
+    size_t end = b->query + b->query_count;
     size_t start = attention_block_start(a, b->batch, b->query, b->query_count);
     for (size_t key = start; key < end; key += KEYS) {
-        size_t count = end - key < KEYS ? end - key : KEYS;
+        size_t count = end - key < KEYS ? end - key : KEYS, at = key * b->stride;
         block_scores(a, b, key, count, p, ds, packed);
-        HOST(gemm)
-        (&(struct sl_host_gemm){.a_transposed = true,
-                                .m = count,
-                                .n = width,
-                                .k = b->query_count,
-                                .alpha = 1,
-                                .accumulate = true,
-                                .a = p,
-                                .a_stride = LD,
-                                .b = {b->dout, SL_F32},
-                                .b_stride = b->out_stride,
-                                .c = b->dv + key * b->stride,
-                                .c_stride = b->stride},
-         packed);
+        key_product(a, b, 1, p, count, b->dout, b->out_stride, b->dv + at, packed);
         HOST(gemm)
         (&(struct sl_host_gemm){.m = b->query_count,
-                                .n = width,
+                                .n = a->head_size,
                                 .k = count,
                                 .alpha = a->scale,
                                 .accumulate = key > start,
                                 .a = ds,
                                 .a_stride = LD,
-                                .b = {b->k + key * b->stride, SL_F32},
+                                .b = {b->k + at, SL_F32},
                                 .b_stride = b->stride,
                                 .c = b->dq,
                                 .c_stride = b->stride},
          packed);
-        HOST(gemm)
-        (&(struct sl_host_gemm){.a_transposed = true,
-                                .m = count,
-                                .n = width,
-                                .k = b->query_count,
-                                .alpha = a->scale,
-                                .accumulate = true,
-                                .a = ds,
-                                .a_stride = LD,
-                                .b = {b->q, SL_F32},
-                                .b_stride = b->stride,
-                                .c = b->dk + key * b->stride,
-                                .c_stride = b->stride},
-         packed);
+        key_product(a, b, a->scale, ds, count, b->q, b->stride, b->dk + at, packed);
     }
 }
 
