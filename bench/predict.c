@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -113,10 +112,7 @@ static struct core_time core_time(void)
                 (double)(t[0] + t[1] + t[2] + t[5] + t[6] + t[7]) / (double)sysconf(_SC_CLK_TCK);
         fclose(file);
     }
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    time.own = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-               1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    time.own = sl_clock_process_seconds();
     return time;
 }
 

@@ -10,18 +10,16 @@
 
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #include "base/clock.h"
 #include "base/size.h"
 #include "kernels/cpu/optim.h"
-#include "nvme/swap.h"
+#include "nvme/load.h"
 #include "offload/arena.h"
 #include "offload/topology.h"
 
@@ -421,73 +419,6 @@ static int measure_device(struct measure *m)
 #define DRIVE_IN_FLIGHT 4u
 #define DRIVE_ROUNDS 2u /* of writing, reading, and both at once */
 
-enum drive_pass { DRIVE_WRITE, DRIVE_READ, DRIVE_MIXED, DRIVE_PASSES };
-
-struct drive {
-    struct sl_swap *swap;
-    unsigned char *buffer;
-    uint64_t bytes;
-    struct sl_swap_request requests[DRIVE_IN_FLIGHT];
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    bool busy[DRIVE_IN_FLIGHT];
-    int result;
-};
-
-static void drive_done(struct sl_swap_request *request, int result)
-{
-    struct drive *drive = request->user;
-    pthread_mutex_lock(&drive->mutex);
-    if (result)
-        drive->result = result;
-    drive->busy[request - drive->requests] = false;
-    pthread_cond_signal(&drive->changed);
-    pthread_mutex_unlock(&drive->mutex);
-}
-
-static void drive_await(struct drive *drive, uint32_t slot)
-{
-    pthread_mutex_lock(&drive->mutex);
-    while (drive->busy[slot])
-        pthread_cond_wait(&drive->changed, &drive->mutex);
-    pthread_mutex_unlock(&drive->mutex);
-}
-
-/* Transfer every chunk of the file once: seconds, or -errno. */
-static double drive_pass(struct drive *drive, enum drive_pass pass)
-{
-    uint64_t start_ns = sl_clock_ns();
-    uint64_t chunks = drive->bytes / DRIVE_CHUNK;
-    for (uint64_t i = 0; i < chunks; i++) {
-        uint32_t slot = (uint32_t)(i % DRIVE_IN_FLIGHT);
-        drive_await(drive, slot);
-        if (drive->result)
-            break;
-        drive->busy[slot] = true;
-        drive->requests[slot] = (struct sl_swap_request){
-            .write = pass == DRIVE_WRITE || (pass == DRIVE_MIXED && i % 2 == 0),
-            .offset_bytes = i * DRIVE_CHUNK,
-            .bytes = DRIVE_CHUNK,
-            .buffer = drive->buffer + (uint64_t)slot * DRIVE_CHUNK,
-            .done = drive_done,
-            .user = drive,
-        };
-        sl_swap_submit(drive->swap, &drive->requests[slot]);
-    }
-    for (uint32_t slot = 0; slot < DRIVE_IN_FLIGHT; slot++)
-        drive_await(drive, slot);
-    return drive->result ? drive->result : (double)(sl_clock_ns() - start_ns) * 1e-9;
-}
-
-/* User and system time of this process. */
-static double process_core_seconds(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
-
 /* Free bytes on the paths; two paths of one file system count once. */
 static double room(const struct sl_measure_options *options)
 {
@@ -505,41 +436,56 @@ static double room(const struct sl_measure_options *options)
     return bytes;
 }
 
-struct drive_seconds {
-    double pass[DRIVE_PASSES]; /* of all rounds */
-    double cores;              /* of the process, meanwhile */
-    double small;              /* a read of 4 KiB */
+/* Of all rounds, by kind of load. */
+struct drive_sums {
+    double bytes[SL_LOAD_MIXED + 1], seconds[SL_LOAD_MIXED + 1];
+    double all_bytes, core_seconds; /* of the whole process */
+    double small_seconds;           /* a read of 4 KiB */
 };
 
-static int time_drive(struct drive *drive, struct drive_seconds *seconds)
+static int time_loads(struct measure *m, struct sl_load *load, struct drive_sums *sums)
 {
-    double from = process_core_seconds();
+    static const enum sl_load_kind kinds[] = {SL_LOAD_WRITE, SL_LOAD_READ, SL_LOAD_MIXED};
+    int result = 0;
     for (uint32_t round = 0; round < DRIVE_ROUNDS; round++)
-        for (int pass = 0; pass < DRIVE_PASSES && !drive->result; pass++)
-            seconds->pass[pass] += drive_pass(drive, (enum drive_pass)pass);
-    seconds->cores = process_core_seconds() - from;
-    uint64_t start_ns = sl_clock_ns();
-    for (uint64_t i = 0; i < 16 && !drive->result; i++)
-        drive->result =
-            sl_swap_transfer(drive->swap, false, i * (DRIVE_CHUNK / 4), drive->buffer, 4096);
-    seconds->small = (double)(sl_clock_ns() - start_ns) * 1e-9 / 16;
-    return drive->result;
+        for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && !result; i++) {
+            struct sl_load_result pass;
+            load->kind = kinds[i];
+            result = sl_load_run(load, &pass, m->error);
+            sums->bytes[kinds[i]] += (double)pass.bytes;
+            sums->seconds[kinds[i]] += pass.seconds;
+            sums->all_bytes += (double)pass.bytes;
+            sums->core_seconds += pass.cpu_seconds_per_gb * 1e-9 * (double)pass.bytes;
+        }
+    return result;
 }
 
-static void set_drive(struct measure *m, const struct drive_seconds *seconds, bool direct)
+static int time_small_reads(struct measure *m, const struct sl_load *load, struct drive_sums *sums)
+{
+    uint64_t start_ns = sl_clock_ns();
+    int result = 0;
+    for (uint64_t i = 0; i < 16 && !result; i++)
+        result = sl_swap_transfer(load->swap, false, i * (DRIVE_CHUNK / 4), load->memory, 4096);
+    sums->small_seconds = (double)(sl_clock_ns() - start_ns) * 1e-9 / 16;
+    if (result)
+        sl_swap_error(load->swap, m->error);
+    return result;
+}
+
+static void set_drive(struct measure *m, const struct drive_sums *sums, bool direct)
 {
     struct sl_hardware *h = &m->out->hardware;
-    double bytes = (double)m->nvme_bytes * DRIVE_ROUNDS;
+    const double *bytes = sums->bytes, *seconds = sums->seconds;
     const char *how = direct ? "O_DIRECT" : "through the page cache: O_DIRECT is refused here";
-    set(m, &h->nvme_write_bytes_per_second, bytes / seconds->pass[DRIVE_WRITE],
-        "%.2f GB written again, %s", bytes * 1e-9, how);
-    set(m, &h->nvme_read_bytes_per_second, bytes / seconds->pass[DRIVE_READ], "%.2f GB read, %s",
-        bytes * 1e-9, how);
-    set(m, &h->nvme_mixed_bytes_per_second, bytes / seconds->pass[DRIVE_MIXED],
-        "%.2f GB, read and written at once, %s", bytes * 1e-9, how);
-    set(m, &h->core_nvme_bytes_per_second, DRIVE_PASSES * bytes / seconds->cores,
+    set(m, &h->nvme_write_bytes_per_second, bytes[SL_LOAD_WRITE] / seconds[SL_LOAD_WRITE],
+        "%.2f GB written again, %s", bytes[SL_LOAD_WRITE] * 1e-9, how);
+    set(m, &h->nvme_read_bytes_per_second, bytes[SL_LOAD_READ] / seconds[SL_LOAD_READ],
+        "%.2f GB read, %s", bytes[SL_LOAD_READ] * 1e-9, how);
+    set(m, &h->nvme_mixed_bytes_per_second, bytes[SL_LOAD_MIXED] / seconds[SL_LOAD_MIXED],
+        "%.2f GB, read and written at once, %s", bytes[SL_LOAD_MIXED] * 1e-9, how);
+    set(m, &h->core_nvme_bytes_per_second, sums->all_bytes / sums->core_seconds,
         "processor time of these transfers, sums included");
-    set(m, &h->nvme_op_seconds, seconds->small, "a read of 4 KiB");
+    set(m, &h->nvme_op_seconds, sums->small_seconds, "a read of 4 KiB");
     set(m, &h->nvme_bytes, room(m->options), "free on the file systems of the paths");
 }
 
@@ -550,29 +496,28 @@ static int measure_drive(struct measure *m)
                                       .bytes_total = m->nvme_bytes,
                                       .prewrite = true,
                                       .log = m->options->log};
-    struct drive drive = {.bytes = m->nvme_bytes,
-                          .mutex = PTHREAD_MUTEX_INITIALIZER,
-                          .changed = PTHREAD_COND_INITIALIZER};
-    struct drive_seconds seconds = {0};
+    struct sl_load load = {
+        .region_bytes = m->nvme_bytes, .request_bytes = DRIVE_CHUNK, .requests = DRIVE_IN_FLIGHT};
+    struct drive_sums sums = {0};
+    struct sl_swap_stats stats = {0};
     struct sl_arena arena = {0};
-    int result = sl_swap_create(&drive.swap, &options, m->error);
+    int result = sl_swap_create(&load.swap, &options, m->error);
     if (!result)
         result = sl_arena_create(&arena, (uint64_t)DRIVE_CHUNK * DRIVE_IN_FLIGHT,
                                  m->options->workers, m->error);
     if (!result) {
-        drive.buffer = arena.base;
-        sl_swap_register(drive.swap, arena.base, arena.bytes);
-        result = time_drive(&drive, &seconds);
+        load.memory = arena.base;
+        sl_swap_register(load.swap, arena.base, arena.bytes);
+        result = time_loads(m, &load, &sums);
     }
-    struct sl_swap_stats stats = {0};
-    if (drive.swap) {
-        sl_swap_stats(drive.swap, &stats);
-        sl_swap_error(drive.swap, m->error);
-    }
-    sl_swap_destroy(drive.swap);
-    sl_arena_destroy(&arena);
     if (!result)
-        set_drive(m, &seconds, stats.direct);
+        result = time_small_reads(m, &load, &sums);
+    if (!result) {
+        sl_swap_stats(load.swap, &stats);
+        set_drive(m, &sums, stats.direct);
+    }
+    sl_swap_destroy(load.swap);
+    sl_arena_destroy(&arena);
     return result;
 }
 

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <semaphore.h>
 #include <stdatomic.h>
-#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/size.h"
@@ -28,14 +27,6 @@ struct walk {
 const char *sl_load_name(enum sl_load_kind kind)
 {
     return kind == SL_LOAD_READ ? "read" : kind == SL_LOAD_WRITE ? "write" : "mixed";
-}
-
-static double cpu_seconds(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 static void slot_done(struct sl_swap_request *request, int result)
@@ -75,7 +66,7 @@ int sl_load_run(const struct sl_load *load, struct sl_load_result *result, struc
     sem_t news;
     sem_init(&news, 0, 0);
     struct slot slots[SL_LOAD_REQUESTS_MAX] = {0};
-    const double cpu_before = cpu_seconds();
+    const double cpu_before = sl_clock_process_seconds();
     const uint64_t start_ns = sl_clock_ns();
     unsigned busy = 0;
     for (unsigned i = 0; i < load->requests; i++) {
@@ -108,7 +99,8 @@ int sl_load_run(const struct sl_load *load, struct sl_load_result *result, struc
     result->seconds = (double)(sl_clock_ns() - start_ns) * 1e-9;
     result->bytes_per_second = (double)result->bytes / result->seconds;
     if (result->bytes)
-        result->cpu_seconds_per_gb = (cpu_seconds() - cpu_before) / ((double)result->bytes * 1e-9);
+        result->cpu_seconds_per_gb =
+            (sl_clock_process_seconds() - cpu_before) / ((double)result->bytes * 1e-9);
     sem_destroy(&news);
     if (code && error)
         sl_swap_error(load->swap, error);
