@@ -127,8 +127,6 @@ static void measured(const struct bench *b, const struct tflops_options *o, stru
 
 static void describe(const struct bench *b, struct tflops_result *r)
 {
-    static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
-                                                       "activations"};
     const struct sl_step_options *o = &b->engine.sp.options;
     struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
     size_t used = 0;
@@ -147,7 +145,8 @@ static void describe(const struct bench *b, struct tflops_result *r)
                 continue;
             int n = snprintf(r->placement + used, sizeof(r->placement) - used,
                              share < 1 ? "%s%s %s %.0f%%" : "%s%s %s", used ? ", " : "",
-                             kinds[kind], sl_tier_name((enum sl_tier)tier), 100 * share);
+                             sl_placed_name((enum sl_placed)kind), sl_tier_name((enum sl_tier)tier),
+                             100 * share);
             used += n > 0 ? (size_t)n : 0;
         }
     sl_engine_memory(&b->engine, lines, r->memory);

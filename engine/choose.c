@@ -25,7 +25,6 @@
 #define GAIN 0.005       /* less is not worth another setting */
 #define OPS_MAX 4000000u /* planned in one search: some seconds */
 #define ROUNDS 2
-#define PARTS 32
 #define SUB_GROUP_FLOOR (256u << 10)
 
 struct choose {
@@ -201,9 +200,6 @@ static int try_sub_group(struct choose *c)
     return result;
 }
 
-static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
-                                                   "activations"};
-
 static void move_share(double fraction[SL_TIER_COUNT], int from, int to, double share)
 {
     fraction[to] += share;
@@ -222,20 +218,21 @@ static int make_room(struct choose *c, struct sl_step_options *step, int kind, i
 {
     double row[SL_TIER_COUNT];
     memcpy(row, step->placement.fraction[kind], sizeof(row));
-    int low = -1, high = PARTS, result = 0; /* high is hoped to fit */
+    int low = -1, high = SL_PLACEMENT_PARTS, result = 0; /* high is hoped to fit */
     while (high - low > 1 && !result && !exhausted(c)) {
         int middle = low < 0 ? 0 : (low + high) / 2;
         uint64_t total[SL_TIER_COUNT];
         const struct sl_step_plan *plan;
         memcpy(step->placement.fraction[kind], row, sizeof(row));
-        move_share(step->placement.fraction[kind], fast, slow, row[fast] * middle / PARTS);
+        move_share(step->placement.fraction[kind], fast, slow,
+                   row[fast] * middle / SL_PLACEMENT_PARTS);
         result = build(c, step, total, &plan);
         if (!result && fits(c, total, fast))
             high = middle;
         else
             low = middle;
     }
-    *share = row[fast] * high / PARTS;
+    *share = row[fast] * high / SL_PLACEMENT_PARTS;
     memcpy(step->placement.fraction[kind], row, sizeof(row));
     move_share(step->placement.fraction[kind], fast, slow, *share);
     return result;
@@ -252,23 +249,22 @@ static int exchange(struct choose *c, int up, int down, int fast, int slow)
     int result = make_room(c, &step, down, fast, slow, &share);
     if (result)
         return result;
-    return try_step(c, &step, "%s up to %s, %.0f %% of %s down to %s", kinds[up],
-                    sl_tier_name((enum sl_tier)fast), 100 * share, kinds[down],
+    return try_step(c, &step, "%s up to %s, %.0f %% of %s down to %s",
+                    sl_placed_name((enum sl_placed)up), sl_tier_name((enum sl_tier)fast),
+                    100 * share, sl_placed_name((enum sl_placed)down),
                     sl_tier_name((enum sl_tier)slow));
 }
 
 /* Make room on a tier, in the rule's order of kinds. */
 static int relieve(struct choose *c, struct sl_step_options *step, int fast, int slow)
 {
-    static const enum sl_placed order[] = {SL_PLACED_OPTIMIZER, SL_PLACED_GRADIENTS,
-                                           SL_PLACED_ACTIVATIONS, SL_PLACED_WEIGHTS};
     int result = 0;
     bool done = false;
     for (int i = 0; i < SL_PLACED_COUNT && !result && !done; i++) {
-        double before = step->placement.fraction[order[i]][fast], share;
-        if (!c->o->free.placement[order[i]] || before <= 0)
+        double before = step->placement.fraction[sl_placement_order[i]][fast], share;
+        if (!c->o->free.placement[sl_placement_order[i]] || before <= 0)
             continue;
-        result = make_room(c, step, (int)order[i], fast, slow, &share);
+        result = make_room(c, step, (int)sl_placement_order[i], fast, slow, &share);
         done = share < before;
     }
     return result;
@@ -286,8 +282,8 @@ static int try_share(struct choose *c, double speculate)
         result = relieve(c, &step, SL_TIER_DEVICE, SL_TIER_HOST);
     if (!result && c->o->nvme)
         result = relieve(c, &step, SL_TIER_HOST, SL_TIER_NVME);
-    return result ? result : try_step(c, &step, "%.3g %% of the update on a prediction",
-                                      100 * speculate);
+    return result ? result
+                  : try_step(c, &step, "%.3g %% of the update on a prediction", 100 * speculate);
 }
 
 static int try_speculation(struct choose *c)

@@ -8,10 +8,8 @@
 
 #include <string.h>
 
-#define PARTS 32
-
-static const enum sl_placed order[] = {SL_PLACED_OPTIMIZER, SL_PLACED_GRADIENTS,
-                                       SL_PLACED_ACTIVATIONS, SL_PLACED_WEIGHTS};
+const enum sl_placed sl_placement_order[SL_PLACED_COUNT] = {
+    SL_PLACED_OPTIMIZER, SL_PLACED_GRADIENTS, SL_PLACED_ACTIVATIONS, SL_PLACED_WEIGHTS};
 
 static bool fits(const struct sl_placement_search *s, const uint64_t total[SL_TIER_COUNT],
                  enum sl_tier tier)
@@ -24,7 +22,7 @@ static int attempt(struct sl_placement_search *s, enum sl_placed kind, enum sl_t
                    enum sl_tier to, double share, int parts, bool *good, struct sl_error *error)
 {
     double *fraction = s->placement.fraction[kind];
-    fraction[to] = share * parts / PARTS;
+    fraction[to] = share * parts / SL_PLACEMENT_PARTS;
     fraction[from] = share - fraction[to];
     uint64_t total[SL_TIER_COUNT];
     int result = s->attempt(s->user, &s->placement, total, error);
@@ -39,13 +37,14 @@ static int relieve(struct sl_placement_search *s, enum sl_tier from, enum sl_tie
     uint64_t total[SL_TIER_COUNT];
     int result = s->attempt(s->user, &s->placement, total, error);
     *done = !result && fits(s, total, from);
-    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]) && !result && !*done; i++) {
-        enum sl_placed kind = order[i];
+    for (size_t i = 0;
+         i < sizeof(sl_placement_order) / sizeof(sl_placement_order[0]) && !result && !*done; i++) {
+        enum sl_placed kind = sl_placement_order[i];
         double share = s->placement.fraction[kind][from];
         if (!s->free[kind] || share <= 0)
             continue;
-        result = attempt(s, kind, from, to, share, PARTS, done, error);
-        int low = 0, high = PARTS;
+        result = attempt(s, kind, from, to, share, SL_PLACEMENT_PARTS, done, error);
+        int low = 0, high = SL_PLACEMENT_PARTS;
         while (*done && high - low > 1 && !result) {
             bool good;
             int middle = (low + high) / 2;

@@ -11,6 +11,10 @@
 #include "base/error.h"
 #include "engine/step_plan.h"
 
+/* Which kind moves down first, and the parts of a kind that move at once. */
+extern const enum sl_placed sl_placement_order[SL_PLACED_COUNT];
+#define SL_PLACEMENT_PARTS 32
+
 struct sl_placement_search {
     struct sl_placement placement;        /* in: rows of kinds that are given; out: the choice */
     bool free[SL_PLACED_COUNT];           /* rows that may be chosen */

@@ -8,9 +8,6 @@
 #include "engine/setting_text.h"
 #include "engine/simulate_report.h"
 
-static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
-                                                   "activations"};
-
 static const char no_profile[] =
     "\nspeed       not predicted: sluice doctor --measure auto FOLDER measures this machine once\n"
     "            (then settings are chosen by simulation too), or give --hardware FILE\n";
@@ -52,8 +49,8 @@ static void put_text(FILE *out, const struct sl_engine *engine, const struct sl_
             sl_dtype_name(o->precision), o->batch, o->sequence, o->micro_batches);
     fprintf(out, "device      %s\n", engine->device->properties.name);
     sl_setting_write(out, o);
-    fprintf(out, "plan        %u operations, %u sub-groups\n",
-            sp->plan.segments[sp->step].op_count, sp->group_count);
+    fprintf(out, "plan        %u operations, %u sub-groups\n", sp->plan.segments[sp->step].op_count,
+            sp->group_count);
     fprintf(out, "\nmemory                                device         host         nvme\n");
     for (size_t i = 0; i < count; i++) {
         fprintf(out, "  %-30s", lines[i].name);
@@ -131,7 +128,7 @@ static void put_json(FILE *out, const struct sl_engine *engine, const struct sl_
     for (int kind = 0; kind < SL_PLACED_COUNT; kind++) {
         const double *f = sp->options.placement.fraction[kind];
         fprintf(out, "%s\"%s\": {\"device\": %g, \"host\": %g, \"nvme\": %g}", kind ? ", " : "",
-                kinds[kind], f[0], f[1], f[2]);
+                sl_placed_name((enum sl_placed)kind), f[0], f[1], f[2]);
     }
     fprintf(out, "},\n");
     json_speed(out, engine);

@@ -5,11 +5,9 @@
 
 void sl_setting_write(FILE *out, const struct sl_step_options *step)
 {
-    static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
-                                                       "activations"};
     fprintf(out, "placement   ");
     for (int kind = 0; kind < SL_PLACED_COUNT; kind++) {
-        fprintf(out, "%s%s", kind ? ", " : "", kinds[kind]);
+        fprintf(out, "%s%s", kind ? ", " : "", sl_placed_name((enum sl_placed)kind));
         for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
             double fraction = step->placement.fraction[kind][tier];
             if (fraction > 0)

@@ -212,8 +212,6 @@ static int choose_attempt(void *user, const struct sl_step_options *step,
 static void describe(char change[256], const struct sl_step_options *from,
                      const struct sl_step_options *to)
 {
-    static const char *const kinds[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
-                                                       "activations"};
     size_t used = 0;
     change[0] = 0;
     if (from->batch != to->batch)
@@ -225,7 +223,7 @@ static void describe(char change[256], const struct sl_step_options *from,
             double share = to->placement.fraction[kind][tier];
             if (share > 0 && fabs(share - from->placement.fraction[kind][tier]) > 1e-9)
                 used += (size_t)snprintf(change + used, 256 - used, "%splacement.%s.%s %.4g",
-                                         used ? ", " : "", kinds[kind],
+                                         used ? ", " : "", sl_placed_name((enum sl_placed)kind),
                                          sl_tier_name((enum sl_tier)tier), share);
         }
 }

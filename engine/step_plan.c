@@ -25,6 +25,13 @@
 #include "engine/step_emit.h"
 #include "engine/step_layout.h"
 
+const char *sl_placed_name(enum sl_placed kind)
+{
+    static const char *const names[SL_PLACED_COUNT] = {"weights", "gradients", "optimizer",
+                                                       "activations"};
+    return names[kind];
+}
+
 static void make_homes(struct sl_step_plan *sp)
 {
     struct sl_plan *plan = &sp->plan;
@@ -38,9 +45,9 @@ static void make_homes(struct sl_step_plan *sp)
         if (!piece->gradient_elements)
             continue;
         if (piece->speculated && piece->weights_tier == SL_TIER_DEVICE && !o->unified)
-            piece->updated = sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_WEIGHTS,
-                                          sl_piece_weight_bytes(sp, piece), true,
-                                          "updated weights %u.%u", piece->unit, piece->index);
+            piece->updated =
+                sl_plan_slot(plan, SL_TIER_HOST, SL_STATE_WEIGHTS, sl_piece_weight_bytes(sp, piece),
+                             true, "updated weights %u.%u", piece->unit, piece->index);
         piece->gradient = sl_plan_slot(plan, piece->gradient_tier, SL_STATE_GRADIENTS,
                                        sl_piece_gradient_bytes(sp, piece), true, "gradient %u.%u",
                                        piece->unit, piece->index);

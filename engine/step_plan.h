@@ -44,6 +44,8 @@ enum sl_placed {
     SL_PLACED_COUNT
 };
 
+const char *sl_placed_name(enum sl_placed kind); /* as in the keys: "weights", "optimizer" */
+
 /* Fractions over device, host, NVMe of each kind; each row sums to 1. */
 struct sl_placement {
     double fraction[SL_PLACED_COUNT][SL_TIER_COUNT];
