@@ -129,25 +129,15 @@ static void write_config(FILE *file)
 static int write_file(const char *directory, const char *name, void (*write_content)(FILE *),
                       struct sl_error *error)
 {
-    char *path = NULL;
-    if (asprintf(&path, "%s/%s", directory, name) < 0)
-        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a path");
-    int code = 0;
-    errno = 0;
-    FILE *file = fopen(path, "we");
-    if (file) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file)
         write_content(file);
-        /* Flushed first: errno is still that of the write that failed. */
-        if (fflush(file) || ferror(file))
-            code = errno ? -errno : -EIO;
-        if (fclose(file) && !code)
-            code = errno ? -errno : -EIO;
-    } else {
-        code = -errno;
-    }
-    if (code)
-        sl_error_set(error, SL_DOMAIN_IO, code, "%s: %s", path, strerror(-code));
-    free(path);
+    int code = !file || fclose(file)
+                   ? sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for %s", name)
+                   : tokenizer_write_file(directory, name, text, bytes, error);
+    free(text);
     return code;
 }
 

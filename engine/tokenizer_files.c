@@ -182,22 +182,37 @@ int tokenizer_read_neighbours(struct sl_tokenizer *tokenizer, struct sl_error *e
     return 0;
 }
 
-static int copy_file(const char *from, const char *to, struct sl_error *error)
+int tokenizer_write_file(const char *directory, const char *name, const char *text, size_t bytes,
+                         struct sl_error *error)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s", directory, name) < 0)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a path");
+    errno = 0;
+    FILE *file = fopen(path, "we");
+    int code = file ? 0 : -errno;
+    /* Flushed first: errno is still that of the write that failed. */
+    if (file && (fwrite(text, 1, bytes, file) != bytes || fflush(file)))
+        code = errno ? -errno : -EIO;
+    if (file && fclose(file) && !code)
+        code = errno ? -errno : -EIO;
+    if (code)
+        sl_error_set(error, SL_DOMAIN_IO, code, "%s: %s", path, strerror(-code));
+    free(path);
+    return code;
+}
+
+static int copy_file(const char *from, const char *directory, const char *name,
+                     struct sl_error *error)
 {
     char *text;
     size_t bytes;
     int code = tokenizer_read_file(from, UINT32_MAX, &text, &bytes, error);
     if (code)
         return code;
-    FILE *file = fopen(to, "we");
-    if (!file)
-        code = -errno;
-    if (!code && fwrite(text, 1, bytes, file) != bytes)
-        code = errno ? -errno : -EIO;
-    if (file && fclose(file) && !code)
-        code = -errno;
+    code = tokenizer_write_file(directory, name, text, bytes, error);
     free(text);
-    return code ? sl_error_set(error, SL_DOMAIN_IO, code, "%s: %s", to, strerror(-code)) : 0;
+    return code;
 }
 
 int tokenizer_save_files(const struct sl_tokenizer *tokenizer, const char *directory,
@@ -207,14 +222,12 @@ int tokenizer_save_files(const struct sl_tokenizer *tokenizer, const char *direc
                                         "special_tokens_map.json", "chat_template.jinja"};
     int code = 0;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !code; i++) {
-        char *from = NULL, *to = NULL;
-        if (asprintf(&from, "%s/%s", tokenizer->directory, names[i]) < 0 ||
-            asprintf(&to, "%s/%s", directory, names[i]) < 0)
+        char *from = NULL;
+        if (asprintf(&from, "%s/%s", tokenizer->directory, names[i]) < 0)
             code = sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a path");
         else if (i == 0 || access(from, F_OK) == 0)
-            code = copy_file(from, to, error);
+            code = copy_file(from, directory, names[i], error);
         free(from);
-        free(to);
     }
     return code;
 }
@@ -223,17 +236,6 @@ int tokenizer_save_files(const struct sl_tokenizer *tokenizer, const char *direc
 int tokenizer_save_chat_template(const struct sl_tokenizer *tokenizer, const char *directory,
                                  struct sl_error *error)
 {
-    char *path = NULL;
-    if (asprintf(&path, "%s/chat_template.jinja", directory) < 0)
-        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "no memory for a path");
-    FILE *file = fopen(path, "we");
-    int code = file ? 0 : -errno;
-    if (file && fputs(tokenizer->chat_template, file) < 0)
-        code = errno ? -errno : -EIO;
-    if (file && fclose(file) && !code)
-        code = -errno;
-    if (code)
-        sl_error_set(error, SL_DOMAIN_IO, code, "%s: %s", path, strerror(-code));
-    free(path);
-    return code;
+    return tokenizer_write_file(directory, "chat_template.jinja", tokenizer->chat_template,
+                                strlen(tokenizer->chat_template), error);
 }

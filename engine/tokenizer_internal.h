@@ -279,6 +279,8 @@ int tokenizer_parse_parts(struct sl_tokenizer *tokenizer, const void *root, cons
                           struct sl_error *error);
 int tokenizer_parse_template(struct sl_tokenizer *tokenizer, const void *root, const char *name,
                              struct sl_error *error);
+int tokenizer_write_file(const char *directory, const char *name, const char *text, size_t bytes,
+                         struct sl_error *error);
 int tokenizer_save_chat_template(const struct sl_tokenizer *tokenizer, const char *directory,
                                  struct sl_error *error);
 /* tokenizer_config.json, generation_config.json, config.json, chat_template.jinja beside it. */
