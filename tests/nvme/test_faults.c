@@ -3,7 +3,10 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "nvme/faults.h"
@@ -178,6 +181,9 @@ static void a_full_disk_ends_the_run(void **state)
     free(buffer);
 }
 
+#define STALL_NS (100 * MS)   /* a device may be silent for so long */
+#define STOPPED_NS (300 * MS) /* longer */
+
 static struct sl_swap *stalling_swap(struct sl_swap_faults *faults, uint64_t release_ns)
 {
     *faults = (struct sl_swap_faults){.seed = 5,
@@ -189,7 +195,7 @@ static struct sl_swap *stalling_swap(struct sl_swap_faults *faults, uint64_t rel
     return model_create_swap((struct sl_swap_options){.bytes_total = SPACE_BYTES,
                                                       .backend = SL_SWAP_FAULTY,
                                                       .thread_count = 2,
-                                                      .stall_ns = 100 * MS,
+                                                      .stall_ns = STALL_NS,
                                                       .faults = faults});
 }
 
@@ -203,7 +209,7 @@ static void a_silent_device_is_reported_with_age_and_offset(void **state)
     assert_int_equal(sl_swap_transfer(swap, true, 0, buffer, 8192), 0);
     uint64_t start_ns = sl_clock_ns();
     assert_int_equal(sl_swap_transfer(swap, true, 65536, buffer, 8192), -ETIMEDOUT);
-    assert_true(sl_clock_ns() - start_ns >= 100 * MS);
+    assert_true(sl_clock_ns() - start_ns >= STALL_NS);
     assert_true(sl_clock_ns() - start_ns < 5000 * MS);
     struct sl_error error;
     sl_swap_error(swap, &error);
@@ -311,6 +317,42 @@ static void deadlines_and_cancellation_end_one_request(void **state)
     free(buffer);
 }
 
+/* A process that was stopped for longer than a device may be silent (Ctrl-Z, a debugger) gives the
+ * device its time again and hears what it had to say: here an error of its own. In a child, which
+ * stops itself as soon as the operation is out. */
+static void a_stopped_process_does_not_blame_the_device(void **state)
+{
+    (void)state;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        struct sl_swap_faults faults;
+        uint64_t injected[SL_FAULT_COUNT] = {0};
+        struct sl_swap *swap = stalling_swap(&faults, STOPPED_NS + STALL_NS / 2);
+        faults.injected = injected;
+        char *buffer = model_buffer(SPACE_BYTES);
+        struct waited first, stalled;
+        submit(swap, &first, buffer, 0, 0);
+        sem_wait(&first.ended);
+        submit(swap, &stalled, buffer, 0, 0);
+        while (!*(volatile uint64_t *)&injected[SL_FAULT_STALL])
+            sched_yield();
+        raise(SIGSTOP);
+        sem_wait(&stalled.ended);
+        sl_swap_destroy(swap);
+        _exit(first.result == 0 && stalled.result == -EIO ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    assert_true(WIFSTOPPED(status));
+    struct timespec stopped = {.tv_nsec = STOPPED_NS};
+    nanosleep(&stopped, NULL);
+    kill(child, SIGCONT);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 #define TEST(name)                                                                                 \
     cmocka_unit_test_setup_teardown(name, model_make_directory, model_remove_directory)
 
@@ -327,6 +369,7 @@ int main(void)
         TEST(every_flipped_bit_is_found),
         TEST(a_full_disk_ends_the_run),
         TEST(a_silent_device_is_reported_with_age_and_offset),
+        TEST(a_stopped_process_does_not_blame_the_device),
         TEST(deadlines_and_cancellation_end_one_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,4 +95,12 @@ wait $!
 [ $? -eq 1 ] || fail "SIGHUP: exit code"
 ls -d hung/checkpoint-*[0-9] >/dev/null 2>&1 || fail "SIGHUP lost the run"
 
+# One press that arrives twice (`timeout -s INT` signals a process and then its group) saves, too.
+env --default-signal=INT "$sluice" "${tiny[@]}" --out pressed --steps 1000000 >out 2>err &
+for ((i = 0; i < 200; i++)); do [ ! -s pressed/log.jsonl ] && sleep 0.05; done
+kill -INT $! && kill -TERM $!
+wait $!
+[ $? -eq 1 ] || fail "SIGINT and SIGTERM: exit code"
+ls -d pressed/checkpoint-*[0-9] >/dev/null 2>&1 || fail "a signal that came twice lost the run"
+
 finish
