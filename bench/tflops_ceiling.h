@@ -18,8 +18,8 @@ struct tflops_ceiling {
 
 /* Raise *ceiling where a product is faster now: to be called before and after what it is compared
  * with. Host device: OpenBLAS sgemm, one square product per thread, all threads at once, sides 512
- * to 2048. Others: the device's own product, sides 2048 to 8192 (product_max at
- * most), weights of `precision`.
+ * to 2048. Others: the device's own product, weights of `precision`, sides 2048 to 8192, none above
+ * product_max.
  *
  * Memory   up to 64 MiB per thread on the host; 3 x 4 product_max^2 bytes on a device; given back
  * Errors   device and memory */
