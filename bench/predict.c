@@ -4,10 +4,12 @@
  *
  *     bench-predict DIRECTORY [--config N]... [--profile FILE] [--ops] [--json]
  *
- * Each configuration is measured and run in a process of its own, one right after the other, so
- * that its peak memory is its own and both figures are of the same minute. What other programs took
- * of the cores meanwhile is a column: where it is not near 0, the row says nothing. The link of the
- * host:discrete rows is throttled to the rate that the row names, so it is stated, not measured.
+ * Each configuration runs between two measurements, in processes of their own, so that its peak
+ * memory is its own and all figures are of the same minute; the prediction is the mean of the two
+ * that the measurements give, and their distance a column: a machine that others share changes by
+ * itself. What other programs took of the cores meanwhile is a column, too: where it is not near 0,
+ * the row says nothing. The link of the host:discrete rows is throttled to the rate that the row
+ * names, so it is stated, not measured.
  * --profile: a profile made before, in place of measuring; --ops: real and simulated seconds of
  * every kind of operation; --config: this row alone, counted from 1.
  */
@@ -65,12 +67,14 @@ struct op_row {
     unsigned count;
 };
 
-/* What a configuration's process leaves behind: shared memory. */
+enum { BEFORE, AFTER, MEASUREMENTS };
+
+/* What a configuration's processes leave behind: shared memory. */
 struct outcome {
-    bool done;
-    double predicted, real, busiest;
-    double others; /* the larger share of measuring and running */
-    uint64_t predicted_peak_bytes, peak_bytes;
+    struct sl_hardware hardware[MEASUREMENTS];
+    double predicted[MEASUREMENTS], real, busiest;
+    double others; /* the largest share of measuring and running */
+    uint64_t predicted_peak_bytes, peak_bytes, arena_bytes[SL_TIER_COUNT];
     char bottleneck[32];
     bool exact;
     struct op_row ops[SL_LANE_COUNT][SL_OP_KIND_COUNT];
@@ -156,6 +160,7 @@ static void measure(struct sl_hardware *out, const struct config *config, const 
     sl_workers_destroy(workers);
 }
 
+/* Simulated ones: of each measurement's prediction. */
 static void add_events(struct outcome *outcome, const struct sl_trace *trace, uint64_t first,
                        uint64_t end, bool real)
 {
@@ -171,15 +176,57 @@ static void add_events(struct outcome *outcome, const struct sl_trace *trace, ui
             row->real_seconds += seconds;
             row->count++;
         } else {
-            row->simulated_seconds += seconds;
+            row->simulated_seconds += seconds / MEASUREMENTS;
         }
     }
 }
 
-static void predict(struct outcome *outcome, const struct sl_engine *engine,
-                    const struct config *config, struct sl_hardware hardware,
-                    struct sl_report *report)
+static void measure_around(struct outcome *outcome, int when, const struct config *config,
+                           const struct arguments *arguments)
 {
+    struct sl_hardware *hardware = &outcome->hardware[when];
+    struct sl_error error = {0};
+    struct core_time from = core_time();
+    uint64_t start_ns = sl_clock_ns();
+    if (arguments->profile) {
+        check(sl_hardware_load(hardware, arguments->profile, &error), &error);
+        return;
+    }
+    measure(hardware, config, arguments->directory);
+    outcome->others = fmax(outcome->others, others_since(from, start_ns));
+}
+
+static void plan_config(struct sl_engine *engine, struct sl_model *model,
+                        const struct config *config, const struct arguments *arguments)
+{
+    struct sl_error error = {0};
+    check(sl_model_from_preset(model, PRESET, &error), &error);
+    struct sl_engine_options options = {
+        .step = {.model = model,
+                 .precision = SL_BF16,
+                 .batch = BATCH,
+                 .sequence = SEQUENCE,
+                 .micro_batches = MICRO_BATCHES,
+                 .group = MICRO_BATCHES,
+                 .recompute = true,
+                 .sub_group_elements = 10000000,
+                 .optimizer_buffers = 3,
+                 .prefetch = 1,
+                 .hyper = {.kind = SL_OPTIM_ADAMW}},
+        .device = config->device,
+        .link_bytes_per_second = config->link_bytes_per_second,
+        .swap = {.paths = &arguments->directory, .path_count = 1},
+        .trace_events = arguments->ops ? EVENTS_MAX : 0,
+    };
+    for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
+        options.step.placement.fraction[kind][config->placement[kind]] = 1;
+    check(sl_engine_plan(engine, &options, &error), &error);
+}
+
+static void predict(struct outcome *outcome, const struct sl_engine *engine,
+                    const struct config *config, int when, struct sl_report *report)
+{
+    struct sl_hardware hardware = outcome->hardware[when];
     if (!engine->sp.options.unified) {
         hardware.link_up_bytes_per_second = (double)config->link_bytes_per_second;
         hardware.link_down_bytes_per_second = (double)config->link_bytes_per_second;
@@ -188,7 +235,7 @@ static void predict(struct outcome *outcome, const struct sl_engine *engine,
     struct sl_report_options options = {.hardware = &hardware};
     struct sl_error error = {0};
     check(sl_report_make(report, &engine->sp, &options, &error), &error);
-    outcome->predicted = report->seconds_per_step;
+    outcome->predicted[when] = report->seconds_per_step;
     snprintf(outcome->bottleneck, sizeof(outcome->bottleneck), "%s", report->bottleneck);
 
     uint32_t segments[] = {engine->sp.prologue, engine->sp.step, engine->sp.step, engine->sp.step};
@@ -204,72 +251,69 @@ static void predict(struct outcome *outcome, const struct sl_engine *engine,
     sl_trace_destroy(run.trace);
 }
 
-static void run_config(struct outcome *outcome, const struct config *config,
-                       const struct sl_hardware *hardware, const char *directory, bool ops)
+static void predict_config(struct outcome *outcome, const struct config *config,
+                           const struct arguments *arguments)
 {
     struct sl_model model;
-    struct sl_error error = {0};
-    check(sl_model_from_preset(&model, PRESET, &error), &error);
-    struct sl_engine_options options = {
-        .step = {.model = &model,
-                 .precision = SL_BF16,
-                 .batch = BATCH,
-                 .sequence = SEQUENCE,
-                 .micro_batches = MICRO_BATCHES,
-                 .group = MICRO_BATCHES,
-                 .recompute = true,
-                 .sub_group_elements = 10000000,
-                 .optimizer_buffers = 3,
-                 .prefetch = 1,
-                 .hyper = {.kind = SL_OPTIM_ADAMW}},
-        .device = config->device,
-        .link_bytes_per_second = config->link_bytes_per_second,
-        .swap = {.paths = &directory, .path_count = 1},
-        .trace_events = ops ? EVENTS_MAX : 0,
-    };
-    for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
-        options.step.placement.fraction[kind][config->placement[kind]] = 1;
     struct sl_engine engine;
-    check(sl_engine_plan(&engine, &options, &error), &error);
     struct sl_report report;
-    predict(outcome, &engine, config, *hardware, &report);
+    plan_config(&engine, &model, config, arguments);
+    for (int when = 0; when < MEASUREMENTS; when++)
+        predict(outcome, &engine, config, when, &report);
+    outcome->exact = outcome->arena_bytes[SL_TIER_HOST] == report.plan_bytes[SL_TIER_HOST] &&
+                     outcome->arena_bytes[SL_TIER_DEVICE] == report.plan_bytes[SL_TIER_DEVICE];
     struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
     uint64_t total[SL_TIER_COUNT];
     sl_engine_memory(&engine, lines, total);
     /* The device memory of host:discrete is memory of the host, too. */
     outcome->predicted_peak_bytes = total[SL_TIER_HOST] + total[SL_TIER_DEVICE];
+    sl_engine_finish(&engine);
+    sl_model_finish(&model);
+}
 
+static void run_config(struct outcome *outcome, const struct config *config,
+                       const struct arguments *arguments)
+{
+    struct sl_model model;
+    struct sl_engine engine;
     struct bench_steps steps;
+    plan_config(&engine, &model, config, arguments);
     struct core_time from = core_time();
     uint64_t start_ns = sl_clock_ns();
     bench_steps_run(&engine, "bench-predict", WARM, MEASURED, 1, &steps);
     outcome->others = fmax(outcome->others, others_since(from, start_ns));
-    outcome->real = steps.seconds;
+    outcome->real = steps.mean_seconds;
     outcome->busiest = steps.busy_seconds[steps.busiest];
     outcome->peak_bytes = sl_process_peak_bytes();
-    outcome->exact = engine.host.bytes == report.plan_bytes[SL_TIER_HOST] &&
-                     engine.device_memory_bytes == report.plan_bytes[SL_TIER_DEVICE];
-    if (ops)
+    outcome->arena_bytes[SL_TIER_HOST] = engine.host.bytes;
+    outcome->arena_bytes[SL_TIER_DEVICE] = engine.device_memory_bytes;
+    if (arguments->ops)
         add_events(outcome, engine.trace, WARM, STEPS, true);
     sl_engine_finish(&engine);
     sl_model_finish(&model);
-    outcome->done = true;
 }
 
 /* ---- processes and output ------------------------------------------------------------------- */
 
+enum task { MEASURE_BEFORE, RUN, MEASURE_AFTER, PREDICT };
+
 /* The parent has no thread and next to no memory: each child starts as the program did. */
-static pid_t start_child(void)
+static void in_child(enum task task, struct outcome *outcome, const struct config *config,
+                     const struct arguments *arguments)
 {
     fflush(NULL);
     pid_t child = fork();
     struct sl_error none = {0};
     check(child < 0 ? errno : 0, &none);
-    return child;
-}
-
-static void await_child(pid_t child)
-{
+    if (child == 0) {
+        if (task == MEASURE_BEFORE || task == MEASURE_AFTER)
+            measure_around(outcome, task == MEASURE_BEFORE ? BEFORE : AFTER, config, arguments);
+        else if (task == RUN)
+            run_config(outcome, config, arguments);
+        else
+            predict_config(outcome, config, arguments);
+        exit(0);
+    }
     int status;
     if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status))
         exit(1); /* it has said why */
@@ -295,16 +339,21 @@ static void print_outcome(const struct config *config, const struct outcome *o, 
                           bool first)
 {
     double peak = (double)o->predicted_peak_bytes / (double)o->peak_bytes - 1;
+    double predicted = (o->predicted[BEFORE] + o->predicted[AFTER]) / 2;
+    double apart = fabs(o->predicted[AFTER] - o->predicted[BEFORE]) / 2 / predicted;
     if (json)
-        printf("%s  {\"config\": \"%s\", \"real_seconds\": %.6g, \"predicted_seconds\": %.6g, "
+        printf("%s  {\"config\": \"%s\", \"real_seconds\": %.6g, "
+               "\"predicted_before_seconds\": %.6g, \"predicted_after_seconds\": %.6g, "
                "\"busiest_lane_seconds\": %.6g, \"bottleneck\": \"%s\", \"arenas_exact\": %s, "
                "\"peak_bytes\": %llu, \"predicted_peak_bytes\": %llu, \"others_share\": %.4f}",
-               first ? "" : ",\n", config->name, o->real, o->predicted, o->busiest, o->bottleneck,
-               o->exact ? "true" : "false", (unsigned long long)o->peak_bytes,
-               (unsigned long long)o->predicted_peak_bytes, o->others);
+               first ? "" : ",\n", config->name, o->real, o->predicted[BEFORE], o->predicted[AFTER],
+               o->busiest, o->bottleneck, o->exact ? "true" : "false",
+               (unsigned long long)o->peak_bytes, (unsigned long long)o->predicted_peak_bytes,
+               o->others);
     else
-        printf("| %s | %.3f s | %.3f s | %+.1f %% | %.2f | %s | %s | %+.1f %% | %.1f %% |\n",
-               config->name, o->real, o->predicted, 100 * (o->predicted / o->real - 1),
+        printf("| %s | %.3f s | %.3f s +- %.1f %% | %+.1f %% | %.2f | %s | %s | %+.1f %% | "
+               "%.1f %% |\n",
+               config->name, o->real, predicted, 100 * apart, 100 * (predicted / o->real - 1),
                o->real / o->busiest, o->bottleneck, o->exact ? "exact" : "differ", 100 * peak,
                100 * o->others);
 }
@@ -312,31 +361,12 @@ static void print_outcome(const struct config *config, const struct outcome *o, 
 static void do_config(const struct arguments *arguments, size_t index, bool first)
 {
     const struct config *config = &configs[index];
-    struct sl_hardware *hardware = shared(sizeof(*hardware));
     struct outcome *outcome = shared(sizeof(*outcome));
-    struct sl_error error = {0};
-    pid_t child = start_child();
-    if (child == 0) {
-        struct core_time from = core_time();
-        uint64_t start_ns = sl_clock_ns();
-        if (arguments->profile)
-            check(sl_hardware_load(hardware, arguments->profile, &error), &error);
-        else
-            measure(hardware, config, arguments->directory);
-        outcome->others = arguments->profile ? 0 : others_since(from, start_ns);
-        exit(0);
-    }
-    await_child(child);
-    child = start_child();
-    if (child == 0) {
-        run_config(outcome, config, hardware, arguments->directory, arguments->ops);
-        exit(0);
-    }
-    await_child(child);
+    for (int task = MEASURE_BEFORE; task <= PREDICT; task++)
+        in_child((enum task)task, outcome, config, arguments);
     print_outcome(config, outcome, arguments->json, first);
     if (arguments->ops && !arguments->json)
         print_ops(outcome);
-    munmap(hardware, sizeof(*hardware));
     munmap(outcome, sizeof(*outcome));
 }
 

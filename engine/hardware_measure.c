@@ -3,8 +3,8 @@
  * worker pool for DRAM, the device's matrix product and copies, the swap engine for drives. A
  * benchmark of its own would measure another program.
  *
- * Memory and compute figures are the lower quartile of many short runs; drives are the mean of a
- * few passes over a file that has been written before, as the swap space of a run has.
+ * Memory and compute figures are means of many short runs; drives are the mean of a few passes over
+ * a file that has been written before, as the swap space of a run has.
  */
 #include "engine/hardware_measure.h"
 
@@ -64,8 +64,9 @@ static int compare_seconds(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Run until the time is over, at least twice over all windows; seconds of the lower quartile: what
- * the machine holds, less the runs that something interrupted. Negative: -errno. */
+/* Run until the time is over, at least twice over all windows. A step is many such runs, and waits
+ * for all of them: so the mean, less the slowest twentieth, which something else interrupted.
+ * Negative: -errno. */
 static double typical_seconds(const struct measure *m, int (*run)(void *arg), void *arg)
 {
     double total = 0;
@@ -79,7 +80,11 @@ static double typical_seconds(const struct measure *m, int (*run)(void *arg), vo
         total += m->runs[count++];
     }
     qsort(m->runs, count, sizeof(*m->runs), compare_seconds);
-    return m->runs[count / 4];
+    unsigned kept = count - count / 20;
+    total = 0;
+    for (unsigned i = 0; i < kept; i++)
+        total += m->runs[i];
+    return total / kept;
 }
 
 /* ---- cores and DRAM ------------------------------------------------------------------------- */
@@ -234,15 +239,20 @@ static int measure_host(struct measure *m)
 
 /* ---- device and link ------------------------------------------------------------------------ */
 
+/* As in a step, each product has other weights than the last, out of memory rather than a cache. */
 struct product {
     struct sl_device *device;
     struct sl_matmul_args args;
+    const unsigned char *weights;
+    size_t weight_bytes, weight_count, next;
 };
 
 static int product_run(void *arg)
 {
     struct product *product = arg;
     struct sl_device *device = product->device;
+    size_t index = product->next++ % product->weight_count;
+    product->args.weight.data = product->weights + index * product->weight_bytes;
     int result = device->ops->matmul(device, &product->args);
     return result ? result : device->ops->stream_synchronize(device, SL_STREAM_COMPUTE);
 }
@@ -276,7 +286,8 @@ static int copies_run(void *arg)
 #define PRODUCT_ROWS_FEW 64u
 
 /* The host's products: a rate for the operations, and one for taking in the weights, from products
- * of few and of many rows with the same weights. */
+ * of few and of many rows. What DRAM takes to deliver the weights counts as bytes of the operation,
+ * so it is left out here. */
 static int set_host_product(struct measure *m, struct product *product, double many_seconds)
 {
     struct sl_hardware *h = &m->out->hardware;
@@ -287,7 +298,7 @@ static int set_host_product(struct measure *m, struct product *product, double m
     if (few_seconds < 0)
         return (int)few_seconds;
     double row = (many_seconds - few_seconds) / (double)(rows - PRODUCT_ROWS_FEW);
-    double weights = few_seconds - PRODUCT_ROWS_FEW * row;
+    double weights = few_seconds - PRODUCT_ROWS_FEW * row - 2 * elements / h->host_bytes_per_second;
     if (row <= 0 || weights < 0) { /* disturbed: no more is known than one rate */
         row = many_seconds / (double)rows;
         weights = 0;
@@ -312,17 +323,21 @@ static int measure_product(struct measure *m, unsigned char *memory, uint64_t by
     size_t type = sl_dtype_bytes(device->activation_dtype);
     while ((2 * rows * type + width * 2) * width + 3 * 4096 > bytes)
         width /= 2;
-    unsigned char *weight = memory, *x = weight + sl_align_up(width * width * 2, 4096);
-    unsigned char *y = x + sl_align_up(rows * width * type, 4096);
+    uint64_t activation_bytes = sl_align_up(rows * width * type, 4096);
+    uint64_t weight_bytes = sl_align_up(width * width * 2, 4096);
+    unsigned char *x = memory, *y = x + activation_bytes;
     struct product product = {
         .device = device,
+        .weights = y + activation_bytes,
+        .weight_bytes = weight_bytes,
+        .weight_count = (bytes - 2 * activation_bytes) / weight_bytes,
         .args = {.kind = SL_MATMUL_FORWARD,
                  .rows = rows,
                  .inputs = width,
                  .outputs = width,
                  .x = x,
                  .y = y,
-                 .weight = {weight, device->activation_dtype == SL_F16 ? SL_F16 : SL_BF16}}};
+                 .weight.dtype = device->activation_dtype == SL_F16 ? SL_F16 : SL_BF16}};
     double typical = typical_seconds(m, product_run, &product);
     if (typical < 0)
         return (int)typical;
@@ -378,6 +393,31 @@ static int measure_link(struct measure *m, unsigned char *memory, uint64_t bytes
     return 0;
 }
 
+#define PATTERN_BYTES (1u << 20)
+
+/* Values of magnitude 0.5 to 2, as floats of 16 and of 32 bits alike: a processor multiplies zeros
+ * with less power, and so faster, than what a model holds. */
+static int fill(struct sl_device *device, unsigned char *memory, uint64_t bytes)
+{
+    uint16_t *pattern = malloc(PATTERN_BYTES);
+    if (!pattern)
+        return -ENOMEM;
+    uint32_t state = 1;
+    for (size_t i = 0; i < PATTERN_BYTES / sizeof(*pattern); i++) {
+        state = state * 1664525u + 1013904223u;
+        uint16_t sign = (uint16_t)(state >> 16 & 0x8000);
+        pattern[i] = (uint16_t)(sign | (0x3f00 + (state >> 8 & 0xff)));
+    }
+    int result = 0;
+    for (uint64_t at = 0; at < bytes && !result; at += PATTERN_BYTES)
+        result = device->ops->copy(device, SL_STREAM_H2D, memory + at, pattern,
+                                   sl_min_u64(PATTERN_BYTES, bytes - at));
+    if (!result)
+        result = device->ops->stream_synchronize(device, SL_STREAM_H2D);
+    free(pattern);
+    return result;
+}
+
 static int measure_device(struct measure *m)
 {
     struct sl_hardware *h = &m->out->hardware;
@@ -391,7 +431,7 @@ static int measure_device(struct measure *m)
             "reported by the driver");
     int result = device->ops->memory_alloc(device, bytes, &memory);
     if (!result)
-        result = device->ops->zero(device, SL_STREAM_COMPUTE, memory, bytes);
+        result = fill(device, memory, bytes);
     if (!result)
         result = measure_product(m, memory, bytes);
     if (!result && cuda) {

@@ -16,6 +16,7 @@
 #define MICRO_BATCHES 2u
 #define STEPS 5u
 #define WARM 2u
+#define TRIES 12u
 #define LINK 4000000u /* bytes per second, each direction */
 
 static void check(int result, const struct sl_error *error)
@@ -32,11 +33,11 @@ static void decided(struct sl_step_context *context, struct sl_step_control *con
     control->loss_scale = 1;
 }
 
-static double real_step(struct sl_engine *engine)
+/* STEPS steps; seconds of one after the warm ones, in the mean. */
+static double real_step(struct sl_engine *engine, struct sl_step_context contexts[STEPS])
 {
     static int32_t ids[MICRO_BATCHES * BATCH * SEQUENCE],
         positions[MICRO_BATCHES * BATCH * SEQUENCE], first[MICRO_BATCHES * BATCH * SEQUENCE];
-    static struct sl_step_context contexts[STEPS];
     struct sl_error error = {0};
     for (uint32_t i = 0; i < MICRO_BATCHES * BATCH * SEQUENCE; i++) {
         ids[i] = (int32_t)(i * 7 % 200);
@@ -100,12 +101,18 @@ static void the_predicted_step_is_the_real_one(void **state)
         assert_true(engine.device_memory_bytes == report.plan_bytes[SL_TIER_DEVICE]);
         check(sl_state_initialize(&engine, 1, &error), &error);
         sl_engine_control(&engine)->loss_scale = 1;
-        double real = real_step(&engine);
+        /* The throttle never lets a step be shorter; a busy machine makes some longer, a wait that
+         * the simulator does not know makes all of them longer. */
+        static struct sl_step_context contexts[TRIES][STEPS];
+        double shortest = INFINITY;
+        for (uint32_t i = 0; i < TRIES && shortest >= report.seconds_per_step * 1.15; i++) {
+            double real = real_step(&engine, contexts[i]);
+            assert_true(real > report.seconds_per_step * 0.97);
+            shortest = fmin(shortest, real);
+        }
         printf("prefetch %u: predicted %.3f s, real %.3f s\n", prefetch, report.seconds_per_step,
-               real);
-        /* The throttle never lets a step be shorter; a busy machine may make it longer. */
-        assert_true(real > report.seconds_per_step * 0.97);
-        assert_true(real < report.seconds_per_step * 1.15);
+               shortest);
+        assert_true(shortest < report.seconds_per_step * 1.15);
         sl_engine_finish(&engine);
     }
     sl_model_finish(&model);
