@@ -21,7 +21,9 @@ static const struct sl_key engine_keys[] = {
     PLACEMENT("gradients"),
     PLACEMENT("optimizer"),
     PLACEMENT("activations"),
-    HONORED("memory.device", SL_KEY_SIZE, "what is free", "budget of device memory: 12GiB",
+    HONORED("memory.device", SL_KEY_SIZE, "what is free",
+            "budget of device memory: 12GiB; no effect on the host device, whose memory is "
+            "memory.host's",
             .flags = SL_KEY_OWN),
     HONORED("memory.host", SL_KEY_SIZE, "what is free, less a reserve", "budget of host memory",
             .flags = SL_KEY_OWN),

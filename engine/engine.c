@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/size.h"
+#include "engine/placement.h"
 #include "engine/process_memory.h"
 #include "engine/state.h"
 #include "kernels/cpu/isa.h"
@@ -43,6 +44,8 @@ static int open_machine(struct sl_engine *engine, struct sl_error *error)
 static int default_budgets(struct sl_engine *engine, struct sl_error *error)
 {
     uint64_t *budget = engine->options.budget_bytes;
+    if (engine->device->properties.unified)
+        sl_placement_unified_budget(budget, engine->options.log);
     struct sl_topology *topology = malloc(sizeof(*topology));
     if (!topology)
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory while planning");

@@ -83,3 +83,13 @@ int sl_placement_find(struct sl_placement_search *s, struct sl_error *error)
         result = relieve(s, SL_TIER_HOST, SL_TIER_NVME, &done, error);
     return result;
 }
+
+void sl_placement_unified_budget(uint64_t budget_bytes[SL_TIER_COUNT], const struct sl_log *log)
+{
+    if (!budget_bytes[SL_TIER_DEVICE])
+        return;
+    sl_log_write(log, SL_LOG_WARNING,
+                 "memory.device has no effect: the host device computes in host memory, whose "
+                 "budget is memory.host; --device host:discrete has memory of its own");
+    budget_bytes[SL_TIER_DEVICE] = 0;
+}

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/step_plan.h"
 
 /* Which kind moves down first, and the parts of a kind that move at once. */
@@ -30,5 +31,9 @@ struct sl_placement_search {
 /* Find the placement. Where nothing fits, the lowest one is left in `placement` and 0 returned: the
  * caller compares with budgets and says what is missing. Errors: those of attempt. */
 int sl_placement_find(struct sl_placement_search *search, struct sl_error *error);
+
+/* The user's budgets where device and host are one memory: one for the device is taken out, with a
+ * warning, because nothing lies in it. */
+void sl_placement_unified_budget(uint64_t budget_bytes[SL_TIER_COUNT], const struct sl_log *log);
 
 #endif

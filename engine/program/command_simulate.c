@@ -7,6 +7,7 @@
 #include "base/size.h"
 #include "engine/baseline_plan.h"
 #include "engine/hardware.h"
+#include "engine/placement.h"
 #include "engine/program/program.h"
 #include "engine/session.h"
 #include "engine/setting_text.h"
@@ -230,6 +231,8 @@ int command_simulate(int argc, char **argv)
     struct sl_session session;
     if (sl_session_open_elsewhere(&session, &options, &error))
         return report_error(&error);
+    if (hardware.device_is_host)
+        sl_placement_unified_budget(session.engine.budget_bytes, &program_log);
     if (own.schedule && schedule < 2) {
         session.engine.step.group = schedule ? 1 : session.engine.step.micro_batches;
         session.engine.free.order = false;

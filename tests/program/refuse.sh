@@ -40,6 +40,12 @@ expect 2 "end other programs" "$sluice" "${tiny[@]}" --out none \
     --set "memory.host=$((64 * machine))GiB" --set train.micro_batch=$((machine * 8192))
 [ ! -e none ] || fail "a run without memory left --out behind"
 
+# A budget for a device that has no memory of its own is answered, not passed over in silence.
+expect 0 "memory.device has no effect" "$sluice" plan "${tiny[@]:1}" --set memory.device=1
+expect 2 "memory.device: " "$sluice" "${tiny[@]}" --out none --device host:discrete \
+    --set memory.device=1
+[ ! -e none ] || fail "a device without memory left --out behind"
+
 # Data that is no file would be waited for, or never end.
 mkfifo pipe
 expect 2 "a pipe or a device" "$sluice" "${tiny[@]}" --out none --data pipe
