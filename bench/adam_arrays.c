@@ -50,9 +50,11 @@ int arrays_map(struct arrays *arrays, struct sl_workers *workers, struct sl_erro
         arrays->map_bytes += array_room(arrays, i);
     arrays->map =
         mmap(NULL, arrays->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (arrays->map == MAP_FAILED)
+    if (arrays->map == MAP_FAILED) {
+        arrays->map = NULL;
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM,
                             "%zu bytes of memory; give a smaller --count", arrays->map_bytes);
+    }
     madvise(arrays->map, arrays->map_bytes, MADV_HUGEPAGE);
     sl_workers_run(workers, (arrays->map_bytes + (1 << 21) - 1) >> 21, touch, arrays);
     return 0;
@@ -60,7 +62,9 @@ int arrays_map(struct arrays *arrays, struct sl_workers *workers, struct sl_erro
 
 void arrays_unmap(struct arrays *arrays)
 {
-    munmap(arrays->map, arrays->map_bytes);
+    if (arrays->map)
+        munmap(arrays->map, arrays->map_bytes);
+    arrays->map = NULL;
 }
 
 void arrays_lay_out(struct arrays *arrays, size_t layout)

@@ -34,10 +34,10 @@ struct arrays {
 extern const size_t layout_stagger_bytes[LAYOUT_COUNT];
 #define LAYOUT_OURS 2 /* what the arenas use */
 
-/* Map memory for the arrays (count, array_count, element_bytes and mode are filled in), touched by
- * the workers. -ENOMEM. */
+/* Map zeroed memory for the arrays (count, array_count, element_bytes and mode are filled in),
+ * touched by the workers. -ENOMEM. */
 int arrays_map(struct arrays *arrays, struct sl_workers *workers, struct sl_error *error);
-void arrays_unmap(struct arrays *arrays);
+void arrays_unmap(struct arrays *arrays); /* what was not mapped, too */
 
 /* Set the data pointers for one layout; contents do not move along. */
 void arrays_lay_out(struct arrays *arrays, size_t layout);

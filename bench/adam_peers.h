@@ -9,9 +9,19 @@
 
 #include "base/error.h"
 
-/* Run adam_peers.py, print a line (or a JSON member) per peer. `phase_seconds` is our whole phase,
- * 0 if not measured; its ratio to each peer's is printed. -EIO where Python fails. */
-int peers_report(const char *python, uint64_t count, size_t threads, bool json,
-                 double phase_seconds, struct sl_error *error);
+struct peers_options {
+    const char *python;
+    uint64_t count;
+    size_t threads;
+    unsigned rounds; /* at most 256 */
+    bool json;
+    double (*our_phase)(void *user); /* one pass, seconds */
+    void *user;
+};
+
+/* Run adam_peers.py and print a line (or a JSON member) per peer. A round is three passes of the
+ * peer, each after one of ours; the best of each counts, and the median of the rounds' ratios is
+ * printed. -EIO where Python fails. */
+int peers_report(const struct peers_options *options, struct sl_error *error);
 
 #endif

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optimizer phase of torch and DeepSpeed on the same machine: adam_peers.py COUNT THREADS.
 
-Prints "peer<TAB>name<TAB>seconds of the best pass" per measurement. DeepSpeed's kernel is built by
-its own JIT; where it is not installed or does not build, its rows are missing and the reason goes to
-standard error. Its whole phase is what its ZeRO CPU-offload optimizer does with a 16-bit gradient
-that has arrived in host memory: convert to fp32, norm, unscale and clip, Adam, copy to fp16.
+Prints "peer<TAB>name" when a peer is ready, and "seconds<TAB>S" after every line "pass" on standard
+input, which asks for one pass; any other line asks for the next peer. So bench/adam.c runs its own
+phase between two passes of the peer. DeepSpeed's kernel is built by its own JIT; where it is not
+installed or does not build, its rows are missing and the reason goes to standard error. Its whole
+phase is what its ZeRO CPU-offload optimizer does with a 16-bit gradient that has arrived in host
+memory: convert to fp32, norm, unscale and clip, Adam, copy to fp16.
 """
 import os
 import sys
@@ -12,6 +14,7 @@ import time
 
 COUNT, THREADS = int(sys.argv[1]), int(sys.argv[2])
 os.environ["OMP_NUM_THREADS"] = str(THREADS)
+os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin after a pass would take our cores
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import torch  # noqa: E402
@@ -20,18 +23,15 @@ torch.set_num_threads(THREADS)
 HYPER = dict(lr=1e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
 
 
-def best(function, repeats=7):
-    function()
-    times = []
-    for _ in range(repeats):
+def serve(name, run):
+    run()
+    print(f"peer\t{name}", flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        if line.strip() != "pass":
+            return
         start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def report(name, seconds):
-    print(f"peer\t{name}\t{seconds:.6f}", flush=True)
+        run()
+        print(f"seconds\t{time.perf_counter() - start:.6f}", flush=True)
 
 
 def master():
@@ -39,16 +39,16 @@ def master():
     return torch.nn.Parameter(torch.randn(COUNT, generator=generator) * 0.05)
 
 
-def measure_torch():
+def serve_torch():
     for fused in (False, True):
         param = master()
         param.grad = torch.randn(COUNT) * 1e-3
         optimizer = torch.optim.AdamW([param], fused=fused, foreach=None if fused else True, **HYPER)
-        report(f"torch AdamW {'fused' if fused else 'foreach'}, f32 kernel", best(optimizer.step))
+        serve(f"torch AdamW {'fused' if fused else 'foreach'}, f32 kernel", optimizer.step)
         del optimizer, param
 
 
-def measure_deepspeed():
+def serve_deepspeed():
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     param = master()
@@ -59,7 +59,7 @@ def measure_deepspeed():
     param.grad = gradient32
 
     gradient32.copy_(gradient16)
-    report("DeepSpeed CPUAdam, f32 kernel", best(optimizer.step))
+    serve("DeepSpeed CPUAdam, f32 kernel", optimizer.step)
 
     def phase():
         gradient32.copy_(gradient16)
@@ -69,11 +69,11 @@ def measure_deepspeed():
         optimizer.step()
         weight16.copy_(param.data)
 
-    report("DeepSpeed whole phase", best(phase))
+    serve("DeepSpeed whole phase", phase)
 
 
-measure_torch()
+serve_torch()
 try:
-    measure_deepspeed()
+    serve_deepspeed()
 except Exception as error:  # a missing package, a compiler that is not there, a build that fails
     print(f"DeepSpeed is not measured: {error}", file=sys.stderr)
