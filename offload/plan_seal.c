@@ -3,8 +3,9 @@
  *
  * Placement. Persistent slots come first, in the order in which they were made (extents on NVMe so
  * lie in the order of use). Transient slots are then placed from the largest to the smallest, each
- * at the lowest offset that is free during its life: the classical greedy for interval storage,
- * within a few percent of the largest sum of live bytes for the few sizes that a transformer has.
+ * at the lowest offset that is free during its life (plan_places.c): the classical greedy for
+ * interval storage, within a few percent of the largest sum of live bytes for the few sizes that a
+ * transformer has.
  * Exact colouring was rejected: no gain where buffers repeat.
  *
  * Dependencies. Arenas are cut into *atoms* at every slot's bounds, so each slot is a run of atoms
@@ -22,6 +23,7 @@
 
 #include "base/size.h"
 #include "offload/plan.h"
+#include "offload/plan_places.h"
 
 struct atoms {
     uint64_t *bounds; /* sorted cut points */
@@ -110,67 +112,40 @@ static int segment_then_larger(const void *a, const void *b)
     return ia < ib ? -1 : ia > ib;
 }
 
-/* A placed slot: what the search reads of it, close together, since it reads all of them for every
- * slot. */
-struct placed {
-    uint32_t first_op, held_op;
-    uint64_t offset, end;
-};
-
-/* Lowest offset >= base where `bytes` that live from `first_op` to `held_op` fit beside the placed
- * slots that live at the same time. placed is sorted by offset. */
-static uint64_t lowest_fit(const struct placed *placed, uint32_t count, uint32_t first_op,
-                           uint32_t held_op, uint64_t bytes, uint64_t base)
-{
-    uint64_t offset = base;
-    for (uint32_t i = 0; i < count; i++) {
-        const struct placed *other = &placed[i];
-        if (other->end <= offset || other->held_op < first_op || other->first_op > held_op)
-            continue;
-        if (other->offset >= offset + bytes)
-            break;
-        offset = other->end;
-    }
-    return offset;
-}
-
-static void insert_by_offset(struct placed *placed, uint32_t count, struct placed slot)
-{
-    uint32_t at = count;
-    while (at > 0 && placed[at - 1].offset > slot.offset) {
-        placed[at] = placed[at - 1];
-        at--;
-    }
-    placed[at] = slot;
-}
-
-/* Place transient slots, in order, behind `base`; returns the arena's bytes. Slots of different
+/* Place transient slots, in order, behind `base`; *peak is the arena's bytes. Slots of different
  * segments never live at the same time, so each segment is placed by itself. */
-static uint64_t place_transient(struct sl_plan *plan, const uint32_t *order, struct placed *placed,
-                                uint32_t count, uint64_t base)
+static int place_transient(struct sl_plan *plan, const uint32_t *order, struct sl_place *places,
+                           uint32_t count, uint64_t base, uint64_t *peak)
 {
-    uint64_t peak = base;
-    uint32_t beside = 0; /* slots of this segment that have been placed */
-    for (uint32_t i = 0; i < count; i++) {
-        struct sl_slot *slot = &plan->slots[order[i]];
-        if (i > 0 && slot->segment != plan->slots[order[i - 1]].segment)
-            beside = 0;
-        uint64_t bytes = sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT);
-        slot->offset = lowest_fit(placed, beside, slot->first_op, slot->held_op, bytes, base);
-        insert_by_offset(
-            placed, beside++,
-            (struct placed){slot->first_op, slot->held_op, slot->offset, slot->offset + bytes});
-        peak = sl_max_u64(peak, slot->offset + bytes);
+    *peak = base;
+    for (uint32_t i = 0, beside; i < count; i += beside) {
+        const struct sl_segment *segment = &plan->segments[plan->slots[order[i]].segment];
+        for (beside = 0; i + beside < count; beside++) {
+            const struct sl_slot *slot = &plan->slots[order[i + beside]];
+            if (slot->segment != plan->slots[order[i]].segment)
+                break;
+            places[beside] =
+                (struct sl_place){.first = slot->first_op - segment->op_first,
+                                  .last = slot->held_op - segment->op_first,
+                                  .bytes = sl_align_up(slot->bytes, SL_PLAN_ALIGNMENT)};
+        }
+        int result = sl_places_find(places, beside, segment->op_count);
+        if (result)
+            return result;
+        for (uint32_t k = 0; k < beside; k++) {
+            plan->slots[order[i + k]].offset = base + places[k].offset;
+            *peak = sl_max_u64(*peak, base + places[k].offset + places[k].bytes);
+        }
     }
-    return peak;
+    return 0;
 }
 
 static int place_slots(struct sl_plan *plan, struct sl_error *error)
 {
     uint32_t *order = malloc((plan->slot_count + 1) * sizeof(*order));
-    struct placed *placed = malloc((plan->slot_count + 1) * sizeof(*placed));
+    struct sl_place *places = malloc((plan->slot_count + 1) * sizeof(*places));
     int result = 0;
-    if (!order || !placed) {
+    if (!order || !places) {
         result = sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory while planning");
         goto done;
     }
@@ -197,7 +172,11 @@ static int place_slots(struct sl_plan *plan, struct sl_error *error)
         plan->persistent_bytes[tier] = used;
         sorting = plan->slots;
         qsort(order, count, sizeof(*order), segment_then_larger);
-        plan->tier_bytes[tier] = place_transient(plan, order, placed, count, used);
+        result = place_transient(plan, order, places, count, used, &plan->tier_bytes[tier]);
+        if (result) {
+            sl_error_set(error, SL_DOMAIN_MEMORY, result, "out of memory while planning");
+            goto done;
+        }
     }
     for (uint32_t i = 0; i < plan->slot_count; i++) {
         struct sl_slot *slot = &plan->slots[i];
@@ -211,7 +190,7 @@ static int place_slots(struct sl_plan *plan, struct sl_error *error)
     }
 done:
     free(order);
-    free(placed);
+    free(places);
     return result;
 }
 
