@@ -47,9 +47,10 @@ struct sl_choose_options {
     bool nvme;                            /* there is a path for NVMe */
     uint64_t budget_bytes[SL_TIER_COUNT]; /* 0: no limit */
     const struct sl_hardware *hardware;   /* NULL: the rule alone, nothing is simulated */
-    /* Build the plan of a setting, give it and its totals; it is valid until the next call. */
+    /* Place the plan of a setting, give it and its totals; it is valid until the next call. The
+     * search seals those that it simulates. */
     int (*attempt)(void *user, const struct sl_step_options *step, uint64_t total[SL_TIER_COUNT],
-                   const struct sl_step_plan **plan, struct sl_error *error);
+                   struct sl_step_plan **plan, struct sl_error *error);
     void *user;
 };
 

@@ -93,11 +93,11 @@ static int over_budget(const struct sl_engine *engine, struct sl_error *error)
     return 0;
 }
 
-static int build_plan(struct sl_engine *engine, const struct sl_step_options *step,
+static int place_plan(struct sl_engine *engine, const struct sl_step_options *step,
                       struct sl_error *error)
 {
     sl_step_plan_finish(&engine->sp);
-    int result = sl_step_plan_build(&engine->sp, step, error);
+    int result = sl_step_plan_place(&engine->sp, step, error);
     if (result)
         return result;
     find_stage(engine);
@@ -112,11 +112,11 @@ static void totals(const struct sl_engine *engine, uint64_t total[SL_TIER_COUNT]
 }
 
 static int try_setting(void *user, const struct sl_step_options *step,
-                       uint64_t total[SL_TIER_COUNT], const struct sl_step_plan **plan,
+                       uint64_t total[SL_TIER_COUNT], struct sl_step_plan **plan,
                        struct sl_error *error)
 {
     struct sl_engine *engine = user;
-    int result = build_plan(engine, step, error);
+    int result = place_plan(engine, step, error);
     *plan = &engine->sp;
     if (!result)
         totals(engine, total);
@@ -183,7 +183,9 @@ int sl_engine_plan(struct sl_engine *engine, const struct sl_engine_options *opt
         result = choose_setting(engine, error);
     }
     if (!result)
-        result = build_plan(engine, &engine->options.step, error);
+        result = place_plan(engine, &engine->options.step, error);
+    if (!result)
+        result = sl_plan_seal(&engine->sp.plan, error);
     if (!result) {
         uint64_t unlimited[SL_TIER_COUNT] = {0};
         result = sl_plan_check(&engine->sp.plan, unlimited, error);

@@ -180,7 +180,7 @@ static int fit_build(struct fit *fit, const struct sl_step_options *step,
 {
     struct sl_step_plan *sp = &fit->plan;
     sl_step_plan_finish(sp);
-    int result = sl_step_plan_build(sp, step, error);
+    int result = sl_step_plan_place(sp, step, error);
     if (!result && fit->options->ranks > 1) {
         struct sl_plan shared = {0};
         result = sl_plan_for_ranks(&shared, &sp->plan, fit->options->ranks, error);
@@ -201,7 +201,7 @@ static int fit_attempt(void *user, const struct sl_placement *placement,
 }
 
 static int choose_attempt(void *user, const struct sl_step_options *step,
-                          uint64_t total[SL_TIER_COUNT], const struct sl_step_plan **plan,
+                          uint64_t total[SL_TIER_COUNT], struct sl_step_plan **plan,
                           struct sl_error *error)
 {
     struct fit *fit = user;

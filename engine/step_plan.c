@@ -211,7 +211,7 @@ static int emit_segments(struct sl_step_plan *sp)
     return 0;
 }
 
-int sl_step_plan_build(struct sl_step_plan *sp, const struct sl_step_options *options,
+int sl_step_plan_place(struct sl_step_plan *sp, const struct sl_step_options *options,
                        struct sl_error *error)
 {
     *sp = (struct sl_step_plan){.options = *options};
@@ -227,6 +227,17 @@ int sl_step_plan_build(struct sl_step_plan *sp, const struct sl_step_options *op
     if (result)
         sl_error_set(error, SL_DOMAIN_MEMORY, result, "out of memory while planning");
     else
+        result = sl_plan_place(&sp->plan, error);
+    if (result)
+        sl_step_plan_finish(sp);
+    return result;
+}
+
+int sl_step_plan_build(struct sl_step_plan *sp, const struct sl_step_options *options,
+                       struct sl_error *error)
+{
+    int result = sl_step_plan_place(sp, options, error);
+    if (!result)
         result = sl_plan_seal(&sp->plan, error);
     if (result)
         sl_step_plan_finish(sp);

@@ -180,13 +180,18 @@ struct sl_step_plan {
     uint32_t logits; /* generation, host: [vocabulary] f32 of the last token */
 };
 
-/* Build and seal. Owner: the caller, until sl_step_plan_finish. Errors: -EINVAL, -ENOMEM. */
 /* Positions that the rotary tables cover. */
 static inline size_t sl_step_positions(const struct sl_step_options *o)
 {
     return o->generate_positions ? o->generate_positions : o->sequence;
 }
 
+/* Write down and place: what it takes is known then; sl_plan_seal(&sp->plan) makes it one to run or
+ * to simulate. Owner: the caller, until sl_step_plan_finish. Errors: -EINVAL, -ENOMEM. */
+int sl_step_plan_place(struct sl_step_plan *sp, const struct sl_step_options *options,
+                       struct sl_error *error);
+
+/* Likewise, and sealed. */
 int sl_step_plan_build(struct sl_step_plan *sp, const struct sl_step_options *options,
                        struct sl_error *error);
 void sl_step_plan_finish(struct sl_step_plan *sp); /* a zeroed one is allowed */

@@ -3,7 +3,7 @@
  * given to them by plan_seal.c, and proved by plan_check.c.
  *
  * A builder has hundreds of calls and none of them can do anything useful about a failed
- * allocation, so the failure is kept in the plan and reported once, by the seal.
+ * allocation, so the failure is kept in the plan and reported once, by sl_plan_place.
  */
 #include "offload/plan.h"
 
@@ -99,7 +99,7 @@ static bool grow(struct sl_plan *plan, void **array, uint32_t count, uint32_t *c
 
 static uint32_t add_slot(struct sl_plan *plan, const struct sl_slot *slot)
 {
-    assert(!plan->sealed);
+    assert(!plan->placed);
     if (!grow(plan, (void **)&plan->slots, plan->slot_count, &plan->slot_capacity, sizeof(*slot)))
         return 0;
     plan->slots[plan->slot_count] = *slot;
@@ -166,7 +166,7 @@ void sl_plan_follows(struct sl_plan *plan, uint32_t segment, uint32_t previous)
 
 uint32_t sl_plan_op(struct sl_plan *plan, struct sl_op_desc desc)
 {
-    assert(!plan->sealed);
+    assert(!plan->placed);
     if (!grow(plan, (void **)&plan->ops, plan->op_count, &plan->op_capacity, sizeof(*plan->ops)))
         return 0;
     struct sl_op *op = &plan->ops[plan->op_count];

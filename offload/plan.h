@@ -136,7 +136,7 @@ struct sl_slot {
     bool persistent;
     bool consume_once; /* a gradient: read by exactly one UPDATE after each write */
     bool versioned;    /* two versions of bytes / 2 each */
-    /* Filled by sl_plan_seal: */
+    /* Filled by sl_plan_place: */
     uint64_t offset;            /* in the arena or swap space of its tier */
     uint32_t segment;           /* of a transient slot; SL_PLAN_NONE when persistent */
     uint32_t first_op, last_op; /* life in program order */
@@ -160,9 +160,9 @@ struct sl_plan {
     struct sl_segment segments[SL_PLAN_SEGMENTS_MAX];
     uint32_t segment_count;
     bool unified; /* SL_TIER_DEVICE is host memory: device slots are placed in the host arena */
-    bool sealed;
-    bool out_of_memory; /* sticky while building; reported by seal */
-    /* Filled by sl_plan_seal: bytes of the arenas and of the swap space. */
+    bool placed, sealed;
+    bool out_of_memory; /* sticky while building; reported by sl_plan_place */
+    /* Filled by sl_plan_place: bytes of the arenas and of the swap space. */
     uint64_t tier_bytes[SL_TIER_COUNT];
     uint64_t persistent_bytes[SL_TIER_COUNT];
 };
@@ -176,7 +176,7 @@ const char *sl_op_kind_name(enum sl_op_kind kind);
 void sl_plan_init(struct sl_plan *plan, bool unified);
 void sl_plan_finish(struct sl_plan *plan);
 
-/* Building never fails: memory failure is remembered and reported by sl_plan_seal. A slot's bytes
+/* Building never fails: memory failure is remembered and reported by sl_plan_place. A slot's bytes
  * are rounded up to SL_PLAN_ALIGNMENT, so that it can move to NVMe and back as it is. */
 uint32_t sl_plan_slot(struct sl_plan *plan, enum sl_tier tier, enum sl_state state, uint64_t bytes,
                       bool persistent, const char *name_format, ...)
@@ -206,8 +206,12 @@ void sl_plan_predicate(struct sl_plan *plan, uint32_t slot, bool expected);
 /* Give a persistent slot, not used yet, a second version of the same size. */
 void sl_plan_two_versions(struct sl_plan *plan, uint32_t slot);
 
-/* Place the slots, derive the dependencies, fix the sizes. Deterministic.
+/* Place the slots: the sizes are fixed then. Deterministic.
  * Errors: -ENOMEM, -EOVERFLOW, -EINVAL (a transient slot used in two segments: our own bug). */
+int sl_plan_place(struct sl_plan *plan, struct sl_error *error);
+
+/* Derive the dependencies, of a plan that is placed first where it is not. Deterministic.
+ * Errors: -ENOMEM, those of sl_plan_place. */
 int sl_plan_seal(struct sl_plan *plan, struct sl_error *error);
 
 /* The arena that a slot is placed in: HOST for device slots of a unified plan. */

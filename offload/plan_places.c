@@ -5,15 +5,15 @@
  *           walk through all placed ones for each is quadratic: minutes.
  * Choice    A segment tree over time. A node keeps two sets of free ranges of offsets: what no
  *           placed life that *meets* its interval of time has taken, and what none that *covers* it
- *           has taken. A life consists of O(log times) nodes, and what it meets has taken no more
- *           and no less than those nodes' first sets and their ancestors' second ones lack. So an
+ *           has taken. A life consists of O(log n) nodes, and what it meets has taken no more and
+ *           no less than those nodes' first sets and their ancestors' second ones lack. So an
  *           offset is raised by each of these sets in turn to the next place where the bytes fit
  *           into it, until none raises it any more: then it is free in all, and the lowest.
  *
- *                     [meets, covers]               a life over times 2..5:
- *               [m, c]              [m, c]          the root's and their parents' c,
- *            [m, c] [m, c]       [m, c] [m, c]      and the m of the nodes 2-3 and 4-5
- *             0-1    2-3          4-5    6-7
+ *                    [m, c]                       a life over moments 2 to 5 asks
+ *               [m, c]      [m, c]                the c of the root and of its children
+ *            [m, c] [m, c] [m, c] [m, c]          and the m of 2-3 and of 4-5
+ *             0-1    2-3    4-5    6-7
  *
  *           A set is a treap of its free ranges by offset, with the longest in each subtree. Slots
  *           that lie wall to wall leave one range behind them, so sets stay small.
@@ -204,62 +204,92 @@ static void take(struct places *p, uint32_t *set, uint64_t start, uint64_t end)
 
 /* ---- the tree over time --------------------------------------------------------------------- */
 
-/* Raise `offset` to where the bytes fit into every set that the life of `place` consults below a
- * node of the times [from, to]. */
+/* A life in moments: the times at which one begins, since two lives meet where one begins within
+ * the other. */
+struct life {
+    uint32_t first, last;
+};
+
+/* Raise `offset` to where the bytes fit into every set that a life consults below a node of the
+ * moments [from, to]. */
 static uint64_t raise(const struct places *p, uint32_t node, uint32_t from, uint32_t to,
-                      const struct sl_place *place, uint64_t offset)
+                      struct life life, uint64_t offset, uint64_t bytes)
 {
     const struct node *n = &p->nodes[node];
-    if (!n->meets || to < place->first || from > place->last)
+    if (!n->meets || to < life.first || from > life.last)
         return offset;
-    bool whole = place->first <= from && to <= place->last;
+    bool whole = life.first <= from && to <= life.last;
     uint32_t set = whole ? n->meets : n->covers;
     if (set)
-        offset = fit(p->ranges, set, offset, place->bytes);
+        offset = fit(p->ranges, set, offset, bytes);
     if (whole)
         return offset;
     uint32_t middle = from + (to - from) / 2;
-    offset = raise(p, 2 * node, from, middle, place, offset);
-    return raise(p, 2 * node + 1, middle + 1, to, place, offset);
+    offset = raise(p, 2 * node, from, middle, life, offset, bytes);
+    return raise(p, 2 * node + 1, middle + 1, to, life, offset, bytes);
 }
 
-static void occupy(struct places *p, uint32_t node, uint32_t from, uint32_t to,
-                   const struct sl_place *place)
+static void occupy(struct places *p, uint32_t node, uint32_t from, uint32_t to, struct life life,
+                   uint64_t start, uint64_t end)
 {
-    if (to < place->first || from > place->last)
+    if (to < life.first || from > life.last)
         return;
-    uint64_t end = place->offset + place->bytes;
-    take(p, &p->nodes[node].meets, place->offset, end);
-    if (place->first <= from && to <= place->last) {
-        take(p, &p->nodes[node].covers, place->offset, end);
+    take(p, &p->nodes[node].meets, start, end);
+    if (from == to)
+        return; /* nobody asks below */
+    if (life.first <= from && to <= life.last) {
+        take(p, &p->nodes[node].covers, start, end);
         return;
     }
     uint32_t middle = from + (to - from) / 2;
-    occupy(p, 2 * node, from, middle, place);
-    occupy(p, 2 * node + 1, middle + 1, to, place);
+    occupy(p, 2 * node, from, middle, life, start, end);
+    occupy(p, 2 * node + 1, middle + 1, to, life, start, end);
+}
+
+/* moment[t]: how many moments there are up to and with time t. Returns how many in all. */
+static uint32_t number_moments(uint32_t *moment, uint32_t times, const struct sl_place *places,
+                               uint32_t count)
+{
+    uint32_t moments = 0;
+    for (uint32_t i = 0; i < count; i++)
+        moment[places[i].first] = 1;
+    for (uint32_t t = 0; t < times; t++)
+        moment[t] = moments += moment[t];
+    return moments;
 }
 
 int sl_places_find(struct sl_place *places, uint32_t count, uint32_t times)
 {
+    int result = -ENOMEM;
+    struct places p = {.random = 1};
+    uint32_t *moment = calloc((size_t)times + 1, sizeof(*moment));
+    if (!moment)
+        goto done;
+    uint32_t moments = number_moments(moment, times, places, count);
     size_t leaves = 1;
-    while (leaves < times)
+    while (leaves < moments)
         leaves *= 2;
-    struct places p = {.random = 1, .nodes = calloc(2 * leaves, sizeof(*p.nodes))};
+    uint32_t end = (uint32_t)(leaves - 1);
+    p.nodes = calloc(2 * leaves, sizeof(*p.nodes));
     if (!p.nodes)
-        return -ENOMEM;
+        goto done;
     for (uint32_t i = 0; i < count && !p.out_of_memory; i++) {
         struct sl_place *place = &places[i];
+        struct life life = {moment[place->first] - 1, moment[place->last] - 1};
         uint64_t before;
         place->offset = 0;
         if (!place->bytes)
             continue; /* nothing meets it */
         do {
             before = place->offset;
-            place->offset = raise(&p, 1, 0, (uint32_t)(leaves - 1), place, before);
+            place->offset = raise(&p, 1, 0, end, life, before, place->bytes);
         } while (place->offset != before);
-        occupy(&p, 1, 0, (uint32_t)(leaves - 1), place);
+        occupy(&p, 1, 0, end, life, place->offset, place->offset + place->bytes);
     }
+    result = p.out_of_memory ? -ENOMEM : 0;
+done:
+    free(moment);
     free(p.nodes);
     free(p.ranges);
-    return p.out_of_memory ? -ENOMEM : 0;
+    return result;
 }

@@ -348,7 +348,7 @@ static int derive_waits(struct seal *seal)
     return 0;
 }
 
-int sl_plan_seal(struct sl_plan *plan, struct sl_error *error)
+int sl_plan_place(struct sl_plan *plan, struct sl_error *error)
 {
     if (plan->out_of_memory)
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory while planning");
@@ -357,6 +357,13 @@ int sl_plan_seal(struct sl_plan *plan, struct sl_error *error)
         return result;
     find_holds(plan);
     result = place_slots(plan, error);
+    plan->placed = result == 0;
+    return result;
+}
+
+int sl_plan_seal(struct sl_plan *plan, struct sl_error *error)
+{
+    int result = plan->placed ? 0 : sl_plan_place(plan, error);
     if (result)
         return result;
     struct seal seal = {.plan = plan};

@@ -20,13 +20,13 @@ struct fixture {
 };
 
 static int attempt(void *user, const struct sl_step_options *step, uint64_t total[SL_TIER_COUNT],
-                   const struct sl_step_plan **plan, struct sl_error *error)
+                   struct sl_step_plan **plan, struct sl_error *error)
 {
     struct fixture *f = user;
     if (f->built)
         sl_step_plan_finish(&f->sp);
     f->built = false;
-    int result = sl_step_plan_build(&f->sp, step, error);
+    int result = sl_step_plan_place(&f->sp, step, error);
     f->built = !result;
     if (!result)
         memcpy(total, f->sp.plan.tier_bytes, sizeof(f->sp.plan.tier_bytes));
