@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/size.h"
+#include "base/word.h"
 
 static const struct sl_key_block *const blocks[] = {
     &sl_keys_train,     &sl_keys_data,      &sl_keys_engine,    &sl_keys_top,
@@ -69,33 +69,6 @@ bool sl_key_is_block(const char *path, bool accelerate)
     return false;
 }
 
-#define WORD_MAX 72
-
-/* Edits (insert, delete, change, swap of neighbours) from a to b, or more than `limit`. */
-static size_t distance(const char *a, const char *b, size_t limit)
-{
-    size_t m = strlen(a), n = strlen(b);
-    if (m >= WORD_MAX || n >= WORD_MAX || (m > n ? m - n : n - m) > limit)
-        return limit + 1;
-    size_t rows[3][WORD_MAX + 1];
-    for (size_t j = 0; j <= n; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= m; i++) {
-        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *two = rows[(i + 1) % 3];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
-            best = above[j] + 1 < best ? above[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                two[j - 2] + 1 < best)
-                best = two[j - 2] + 1;
-            row[j] = best;
-        }
-    }
-    return rows[m % 3][n];
-}
-
 static const char *leaf(const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -103,13 +76,13 @@ static const char *leaf(const char *path)
 }
 
 /* The component of `known` that stands where `path` has its last one, with the same parent. */
-static bool sibling(const char *known, const char *path, char word[WORD_MAX])
+static bool sibling(const char *known, const char *path, char word[SL_WORD_BYTES])
 {
     size_t parent = (size_t)(leaf(path) - path);
     if (strncmp(known, path, parent) != 0)
         return false;
     size_t length = strcspn(known + parent, ".");
-    if (length >= WORD_MAX)
+    if (length >= SL_WORD_BYTES)
         return false;
     memcpy(word, known + parent, length);
     word[length] = 0;
@@ -121,13 +94,13 @@ bool sl_key_nearest(const char *path, bool accelerate, char nearest[SL_KEY_PATH_
 {
     const char *word = leaf(path), *best = NULL;
     size_t parent = (size_t)(word - path), best_length = 0;
-    size_t limit = sl_min_u64(strlen(word) / 4 + 1, 4), best_edits = limit + 1;
+    size_t limit = sl_word_edits_max(word), best_edits = limit + 1;
     for (size_t i = 0, n = sl_key_count(); i < n; i++) {
         const struct sl_key *key = sl_key_at(i);
-        char other[WORD_MAX];
+        char other[SL_WORD_BYTES];
         if (!same_space(key, accelerate) || !sibling(key->path, path, other))
             continue;
-        size_t edits = distance(word, other, limit);
+        size_t edits = sl_word_distance(word, other, limit);
         if (edits < best_edits) {
             best_edits = edits;
             best = key->path;
@@ -146,6 +119,21 @@ bool sl_key_nearest(const char *path, bool accelerate, char nearest[SL_KEY_PATH_
     memcpy(nearest, best, best_length);
     nearest[best_length] = 0;
     return true;
+}
+
+bool sl_key_ending_with(const char *word, bool accelerate, char nearest[SL_KEY_PATH_BYTES])
+{
+    size_t length = strlen(word);
+    for (size_t i = 0, n = sl_key_count(); i < n && length >= 4; i++) {
+        const struct sl_key *key = sl_key_at(i);
+        size_t whole = strlen(key->path);
+        if (!same_space(key, accelerate) || whole <= length || whole >= SL_KEY_PATH_BYTES ||
+            key->path[whole - length - 1] != '_' || strcmp(key->path + whole - length, word) != 0)
+            continue;
+        memcpy(nearest, key->path, whole + 1);
+        return true;
+    }
+    return false;
 }
 
 const char *sl_key_type_name(const struct sl_key *key)

@@ -69,6 +69,9 @@ bool sl_key_is_block(const char *path, bool accelerate);
 #define SL_KEY_PATH_BYTES 160
 bool sl_key_nearest(const char *path, bool accelerate, char nearest[SL_KEY_PATH_BYTES]);
 
+/* The first known path whose last words are these: batch_size -> train_batch_size. */
+bool sl_key_ending_with(const char *word, bool accelerate, char nearest[SL_KEY_PATH_BYTES]);
+
 const char *sl_key_type_name(const struct sl_key *key);
 
 #endif

@@ -15,8 +15,11 @@ static const struct sl_key top_keys[] = {
     HONORED("gradient_clipping", SL_KEY_NUMBER, "1.0",
             "c = max(1, (norm + 1e-6) / clip) divides the gradients; 0: no clipping",
             .flags = SL_KEY_AUTO, .min = 0, .max = 1e30),
-    HONORED("steps_per_print", SL_KEY_COUNT, "10", "a progress line every so many steps; 0: none",
-            .flags = SL_KEY_AUTO),
+    HONORED(
+        "steps_per_print", SL_KEY_COUNT, "10",
+        "off a terminal a progress line for every so many steps, the first and the last; 0: only "
+        "where a step is skipped, evaluated or saved",
+        .flags = SL_KEY_AUTO),
     NO_EFFECT("wall_clock_breakdown", SL_KEY_BOOL, "false",
               "the progress line and the log always show each lane's time", .flags = SL_KEY_AUTO),
     NO_EFFECT("memory_breakdown", SL_KEY_BOOL, "false",

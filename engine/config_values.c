@@ -379,13 +379,17 @@ static void unknown(const struct place *place, const char *path, const struct sl
     if (loose && dot) /* the same word in another block is no misspelling here */
         near = near && strncmp(nearest, path, (size_t)(dot - path + 1)) == 0;
     const char *source = source_of(place, node);
+    if (!near && !loose)
+        near = sl_key_ending_with(path, place->accelerate, nearest);
     if (near)
         sl_config_problem(context, "%s: %s is not a key; did you mean %s?", source, path, nearest);
     else if (loose)
         sl_config_warn(context, "%s: %s is not a key of DeepSpeed or of Sluice, and is ignored",
                        source, path);
     else
-        sl_config_problem(context, "%s: %s is not a key; remove it (docs/config.md has all keys)",
+        sl_config_problem(context,
+                          "%s: %s is not a key; take it out (docs/config.md and `sluice config "
+                          "--document` list all keys)",
                           source, path);
 }
 

@@ -20,6 +20,7 @@
 #include "engine/doctor_internal.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/host/host.h"
+#include "nvme/swap.h"
 #include "offload/device.h"
 #include "offload/topology.h"
 #include "offload/workers.h"
@@ -173,6 +174,7 @@ static void check_path(struct sl_doctor *doctor, const char *path)
 {
     bool direct;
     int code = try_path(path, &direct);
+    bool memory = sl_swap_path_is_memory(path);
     struct statvfs system;
     char room[SL_SIZE_TEXT_BYTES] = "?";
     if (statvfs(path, &system) == 0)
@@ -181,10 +183,14 @@ static void check_path(struct sl_doctor *doctor, const char *path)
         doctor_add(doctor, "storage", "NVMe path", SL_VERDICT_FAIL,
                    "give a directory on a local drive that this user may write to", "%s: %s", path,
                    strerror(code));
+    else if (memory)
+        doctor_add(doctor, "storage", "NVMe path", SL_VERDICT_NO,
+                   "give a directory on a local drive; what lies in memory counts for memory.host",
+                   "%s: %s free, in memory (tmpfs), not on a drive", path, room);
     else
         doctor_add(doctor, "storage", "NVMe path", direct ? SL_VERDICT_OKAY : SL_VERDICT_NO,
                    direct ? NULL
-                          : "O_DIRECT is refused here (tmpfs, some network file systems): "
+                          : "O_DIRECT is refused here (some network file systems): "
                             "transfers pass through the page cache; use ext4 or xfs",
                    "%s: %s free, O_DIRECT %s", path, room, direct ? "works" : "does not work");
 }
@@ -196,7 +202,7 @@ void doctor_check_storage(struct sl_doctor *doctor, const struct sl_doctor_optio
         check_path(doctor, options->nvme_paths[i]);
     if (!options->nvme_path_count)
         doctor_add(doctor, "storage", "NVMe path", SL_VERDICT_NO, NULL,
-                   "none given: sluice doctor --nvme DIR checks one");
+                   "none given: sluice doctor DIR checks one");
 }
 
 static void try_device(struct sl_doctor *doctor, const char *name, const char *row,
@@ -227,7 +233,7 @@ void doctor_check_device(struct sl_doctor *doctor)
 {
     struct sl_workers *workers = NULL;
     struct sl_error error = {0};
-    struct sl_workers_options options = {.thread_count = 1, .unpinned = true};
+    struct sl_workers_options options = {.unpinned = true};
     if (sl_workers_create(&workers, &options, &error)) {
         doctor_add(doctor, "devices", "workers", SL_VERDICT_FAIL,
                    "raise the limit of threads "

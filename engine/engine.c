@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "engine/placement.h"
 #include "engine/process_memory.h"
+#include "engine/simulate_report.h"
 #include "engine/state.h"
 #include "kernels/cpu/isa.h"
 #include "offload/cgroup.h"
@@ -44,8 +45,11 @@ static int open_machine(struct sl_engine *engine, struct sl_error *error)
 static int default_budgets(struct sl_engine *engine, struct sl_error *error)
 {
     uint64_t *budget = engine->options.budget_bytes;
+    const struct sl_swap_options *swap = &engine->options.swap;
     if (engine->device->properties.unified)
         sl_placement_unified_budget(budget, engine->options.log);
+    for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+        engine->budget_given[tier] = budget[tier] != 0;
     struct sl_topology *topology = malloc(sizeof(*topology));
     if (!topology)
         return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory while planning");
@@ -55,6 +59,8 @@ static int default_budgets(struct sl_engine *engine, struct sl_error *error)
     free(topology);
     if (!budget[SL_TIER_DEVICE])
         budget[SL_TIER_DEVICE] = engine->device->properties.memory_bytes;
+    if (!budget[SL_TIER_NVME])
+        budget[SL_TIER_NVME] = sl_swap_paths_free_bytes(swap->paths, swap->path_count);
     return result;
 }
 
@@ -67,30 +73,6 @@ static void find_stage(struct sl_engine *engine)
     uint64_t needed =
         plan->persistent_bytes[SL_TIER_HOST] + engine->stage_bytes[0] + engine->stage_bytes[1];
     plan->tier_bytes[SL_TIER_HOST] = sl_max_u64(plan->tier_bytes[SL_TIER_HOST], needed);
-}
-
-static int over_budget(const struct sl_engine *engine, struct sl_error *error)
-{
-    uint64_t total[SL_TIER_COUNT];
-    struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
-    sl_engine_memory(engine, lines, total);
-    static const char *const remedies[SL_TIER_COUNT] = {
-        "raise memory.device, or move more to host or NVMe (placement.*.host, placement.*.nvme)",
-        "raise memory.host, move more to NVMe (nvme.path, placement.*.nvme), or lower "
-        "train.micro_batch, train.sequence_length, sub_group_size or buffer counts",
-        "raise memory.nvme or keep more in host memory (placement.*.host)",
-    };
-    for (int tier = 0; tier < SL_TIER_COUNT; tier++) {
-        uint64_t budget = engine->options.budget_bytes[tier];
-        if (budget == 0 || total[tier] <= budget)
-            continue;
-        char need[SL_SIZE_TEXT_BYTES], have[SL_SIZE_TEXT_BYTES];
-        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM,
-                            "memory.%s: %s needed, %s allowed; %s",
-                            sl_tier_name((enum sl_tier)tier), sl_size_format(total[tier], need),
-                            sl_size_format(budget, have), remedies[tier]);
-    }
-    return 0;
 }
 
 static int place_plan(struct sl_engine *engine, const struct sl_step_options *step,
@@ -109,6 +91,112 @@ static void totals(const struct sl_engine *engine, uint64_t total[SL_TIER_COUNT]
 {
     struct sl_memory_line lines[SL_MEMORY_LINES_MAX];
     sl_engine_memory(engine, lines, total);
+}
+
+/* The first tier that a plan is over, or SL_TIER_COUNT. */
+static int tier_over(const struct sl_engine *engine, const uint64_t total[SL_TIER_COUNT])
+{
+    int tier = 0;
+    while (tier < SL_TIER_COUNT && (engine->options.budget_bytes[tier] == 0 ||
+                                    total[tier] <= engine->options.budget_bytes[tier]))
+        tier++;
+    return tier;
+}
+
+/* What has to change for `to` to be the setting, in words. Kinds whose place is free follow by
+ * themselves. */
+static void describe_change(const struct sl_engine *engine, const struct sl_step_options *to,
+                            const bool freed[SL_PLACED_COUNT], uint64_t nvme_bytes, char text[512])
+{
+    const struct sl_engine_options *o = &engine->options;
+    char size[SL_SIZE_TEXT_BYTES];
+    size_t used = 0;
+    text[0] = 0;
+    if (nvme_bytes > (o->swap.path_count ? o->budget_bytes[SL_TIER_NVME] : 0))
+        used += (size_t)snprintf(text, 512, "nvme.path on a drive with %s free",
+                                 sl_size_format(nvme_bytes, size));
+    if (to->batch != o->step.batch)
+        used += (size_t)snprintf(
+            text + used, 512 - used,
+            "%smicro-batch %zu instead of %zu, accumulation %zu instead of %zu", used ? ", " : "",
+            to->batch, o->step.batch, to->micro_batches, o->step.micro_batches);
+    for (int kind = 0; kind < SL_PLACED_COUNT && used < 400; kind++)
+        if (freed[kind] && !o->placement_free[kind])
+            used += (size_t)snprintf(text + used, 512 - used, "%splacement.%s=auto",
+                                     used ? ", " : "", sl_placed_name((enum sl_placed)kind));
+}
+
+#define NEAREST_TRIES 3
+#define NEAREST_MICRO_BATCHES 16 /* plans of more take too long to build for an answer */
+
+/* Look for a setting that fits: with the given places, or with all of them free. */
+static bool nearest(struct sl_engine *engine, uint64_t nvme_budget, bool all_free, char text[512])
+{
+    const struct sl_engine_options *o = &engine->options;
+    uint64_t total[SL_TIER_COUNT];
+    struct sl_error ignored = {0};
+    struct sl_fit_options fit = {
+        .step = &o->step, .batch_free = true, .micro_batches_max = NEAREST_MICRO_BATCHES};
+    memcpy(fit.budget_bytes, o->budget_bytes, sizeof(fit.budget_bytes));
+    fit.budget_bytes[SL_TIER_NVME] = nvme_budget;
+    for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
+        fit.placement_free[kind] = all_free || o->placement_free[kind];
+    /* The lines beside the plan, checksums of what is on NVMe for one, depend on the plan a little:
+     * what was found is built as a run builds it, and sought again with its lines. */
+    for (int i = 0; i < NEAREST_TRIES; i++) {
+        struct sl_step_options found;
+        char change[256];
+        bool fits;
+        totals(engine, total);
+        for (int tier = 0; tier < SL_TIER_COUNT; tier++)
+            fit.extra_bytes[tier] = total[tier] - engine->sp.plan.tier_bytes[tier];
+        if (sl_report_fit(&found, &fits, change, &fit, &ignored) || !fits ||
+            place_plan(engine, &found, &ignored))
+            return false;
+        totals(engine, total);
+        int over = tier_over(engine, total);
+        if (over < SL_TIER_NVME || (over == SL_TIER_NVME && nvme_budget != UINT64_MAX))
+            continue;
+        describe_change(engine, &found, fit.placement_free, total[SL_TIER_NVME], text);
+        return text[0] != 0;
+    }
+    return false;
+}
+
+static bool find_nearest(struct sl_engine *engine, char text[512])
+{
+    const struct sl_engine_options *o = &engine->options;
+    uint64_t nvme = o->swap.path_count ? o->budget_bytes[SL_TIER_NVME] : 0;
+    if (nearest(engine, nvme, false, text) || nearest(engine, nvme, true, text))
+        return true;
+    return nearest(engine, UINT64_MAX, false, text) || nearest(engine, UINT64_MAX, true, text);
+}
+
+static int over_budget(struct sl_engine *engine, struct sl_error *error)
+{
+    static const char *const remedies[SL_TIER_COUNT] = {
+        "raise memory.device, or move more to host or NVMe (placement.*.host, placement.*.nvme)",
+        "raise memory.host, move more to NVMe (nvme.path, placement.*.nvme), or lower "
+        "train.micro_batch, train.sequence_length, sub_group_size or buffer counts",
+        "give nvme.path folders on drives with more room, raise memory.nvme, or keep more in host "
+        "memory (placement.*.host)",
+    };
+    static const char *const sources[SL_TIER_COUNT] = {"allowed (what the device has)",
+                                                       "allowed (nine tenths of what is free)",
+                                                       "free on its paths"};
+    uint64_t total[SL_TIER_COUNT];
+    totals(engine, total);
+    int tier = tier_over(engine, total);
+    if (tier == SL_TIER_COUNT)
+        return 0;
+    uint64_t budget = engine->options.budget_bytes[tier];
+    char need[SL_SIZE_TEXT_BYTES], have[SL_SIZE_TEXT_BYTES], text[512];
+    bool found = engine->options.find_nearest && find_nearest(engine, text);
+    return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "memory.%s: %s needed, %s %s; %s%s",
+                        sl_tier_name((enum sl_tier)tier), sl_size_format(total[tier], need),
+                        sl_size_format(budget, have),
+                        engine->budget_given[tier] ? "allowed" : sources[tier],
+                        found ? "what would fit: " : remedies[tier], found ? text : "");
 }
 
 static int try_setting(void *user, const struct sl_step_options *step,
@@ -434,8 +522,7 @@ int sl_engine_flush(struct sl_engine *engine, struct sl_error *error)
     int result = 0;
     struct sl_step_context context = {.version = engine->version};
     if (engine->pending)
-        result =
-            sl_executor_submit(engine->executor, engine->sp.flush, engine->version, &context);
+        result = sl_executor_submit(engine->executor, engine->sp.flush, engine->version, &context);
     if (!result)
         result = sl_executor_wait(engine->executor, 0);
     if (result)

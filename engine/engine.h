@@ -30,9 +30,11 @@ struct sl_engine_options {
     uint64_t budget_bytes[SL_TIER_COUNT]; /* 0: what the machine has */
     bool placement_free[SL_PLACED_COUNT]; /* not given: the fastest tiers that it fits in */
     struct sl_choose_free free;           /* the rest that may be chosen; its placement is unused */
-    const struct sl_hardware *hardware;   /* of this machine, borrowed while planning; NULL: none */
-    uint32_t trace_events;                /* operations kept for the trace; 0: none */
-    const struct sl_log *log;             /* borrowed until destroy */
+    bool find_nearest; /* where nothing fits, name the nearest setting that would: more plans built
+                        */
+    const struct sl_hardware *hardware; /* of this machine, borrowed while planning; NULL: none */
+    uint32_t trace_events;              /* operations kept for the trace; 0: none */
+    const struct sl_log *log;           /* borrowed until destroy */
 };
 
 struct sl_engine {
@@ -40,7 +42,8 @@ struct sl_engine {
     struct sl_workers *workers;
     struct sl_device *device;
     struct sl_step_plan sp;
-    struct sl_choice choice; /* what was tried, and why this plan */
+    struct sl_choice choice;          /* what was tried, and why this plan */
+    bool budget_given[SL_TIER_COUNT]; /* else options.budget_bytes is what the machine has */
     struct sl_arena host;
     void *device_memory;
     uint64_t device_memory_bytes;
@@ -62,7 +65,8 @@ struct sl_memory_line {
 #define SL_MEMORY_LINES_MAX 32
 
 /* Open device and workers and build the plan, checked, without its memory: what `sluice plan`
- * needs. Errors: the plan does not fit (needed, allowed, tier, remedy), device, input. */
+ * needs. Errors: the plan does not fit (needed, allowed, tier, and with options.find_nearest the
+ * setting that would), device, input. */
 int sl_engine_plan(struct sl_engine *engine, const struct sl_engine_options *options,
                    struct sl_error *error);
 

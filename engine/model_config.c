@@ -449,7 +449,8 @@ int sl_model_from_directory(struct sl_model *model, const char *directory, struc
         sl_error_set(error, SL_DOMAIN_INPUT, rc, "%s: %s%s", path, strerror(-rc),
                      lora ? "; the folder is a LoRA adapter, which is not supported: merge it into "
                             "its base model first"
-                          : "");
+                          : "; give a folder that holds a Hugging Face model: config.json, the "
+                            "weights and tokenizer.json");
         free(adapter);
     } else if (!S_ISREG(info.st_mode) || info.st_size > CONFIG_BYTES_MAX) {
         rc = sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,

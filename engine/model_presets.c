@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Named shapes, one line each, and the nearest names for a misspelt one.
+/* Named shapes, one line each, and the nearest name for a misspelt one.
  *
  * The byte-level ones ("tiny", "bible-*") are for tests and the demo. The public models carry the
  * sizes of their config.json. The zero-offload ones are the GPT-2-like shapes of arXiv:2101.06840,
@@ -10,7 +10,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/word.h"
 #include "engine/model_family.h"
 
 #define TIED true
@@ -131,55 +133,34 @@ static const struct shape shapes[] = {
 /* clang-format on */
 
 #define SHAPE_COUNT (sizeof shapes / sizeof shapes[0])
-#define NAME_MAX_BYTES 32
 
 const char *sl_model_preset_name(size_t index)
 {
     return index < SHAPE_COUNT ? shapes[index].name : NULL;
 }
 
-static unsigned edit_distance(const char *a, const char *b)
-{
-    unsigned row[NAME_MAX_BYTES + 1];
-    size_t a_count = strnlen(a, NAME_MAX_BYTES), b_count = strnlen(b, NAME_MAX_BYTES);
-    for (size_t j = 0; j <= b_count; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; i <= a_count; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= b_count; j++) {
-            unsigned change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            unsigned insert = row[j - 1] + 1, remove = row[j] + 1;
-            row[j] = insert < remove ? insert : remove;
-            row[j] = change < row[j] ? change : row[j];
-        }
-    }
-    return row[b_count];
-}
-
 static int unknown_preset(const char *name, struct sl_error *error)
 {
-    const char *nearest[3] = {0};
-    unsigned distance[3] = {~0u, ~0u, ~0u};
-    for (size_t i = 0; i < SHAPE_COUNT; i++) {
-        unsigned d = edit_distance(name, shapes[i].name);
-        for (int k = 0; k < 3; k++) {
-            if (d >= distance[k])
-                continue;
-            for (int move = 2; move > k; move--) {
-                nearest[move] = nearest[move - 1];
-                distance[move] = distance[move - 1];
-            }
-            nearest[k] = shapes[i].name;
-            distance[k] = d;
-            break;
-        }
-    }
+    const char *names[SHAPE_COUNT];
+    for (size_t i = 0; i < SHAPE_COUNT; i++)
+        names[i] = shapes[i].name;
+    struct stat info;
+    const char *nearest = strchr(name, '/') ? NULL : sl_word_nearest(name, names, SHAPE_COUNT);
+    if (stat(name, &info) == 0)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOTDIR,
+                            "model \"%s\" is a file; give the folder that holds config.json and "
+                            "the weights",
+                            name);
+    if (nearest)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -ENOENT,
+                            "model \"%s\": neither a folder with config.json nor a preset; did you "
+                            "mean %s?",
+                            name, nearest);
     return sl_error_set(error, SL_DOMAIN_INPUT, -ENOENT,
-                        "model \"%s\": neither a folder with config.json nor a preset; the nearest "
-                        "presets are %s, %s, %s",
-                        name, nearest[0], nearest[1], nearest[2]);
+                        "model \"%s\": neither a folder with config.json nor a preset; nothing is "
+                        "downloaded here: give a folder that holds a Hugging Face model, or a "
+                        "preset (tiny, gpt2-124m, llama-1b, ...: docs/models.md)",
+                        name);
 }
 
 /* Which layers slide, per family; the rest are full. */

@@ -47,7 +47,8 @@ static void put_text(FILE *out, const struct sl_engine *engine, const struct sl_
             "model       %.2f M parameters, %.2f M trained, %s; %zu x %zu tokens x %zu per step\n",
             1e-6 * (double)o->model->param_elements, 1e-6 * (double)sp->trained_elements,
             sl_dtype_name(o->precision), o->batch, o->sequence, o->micro_batches);
-    fprintf(out, "device      %s\n", engine->device->properties.name);
+    fprintf(out, "device      %s%s\n", engine->device->properties.name,
+            o->unified ? "; its memory is host memory, and counted there" : "");
     sl_setting_write(out, o);
     fprintf(out, "plan        %u operations, %u sub-groups\n", sp->plan.segments[sp->step].op_count,
             sp->group_count);

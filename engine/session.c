@@ -284,6 +284,7 @@ static void fill_engine(struct sl_session *s, const struct sl_run_options *o)
                             : c->nvme.backend == SL_CONFIG_NVME_THREADS ? SL_SWAP_THREADS
                                                                         : SL_SWAP_AUTO,
                  .checksums_off = !c->nvme.checksums},
+        .find_nearest = true,
         .log = o->log,
     };
     e->free = free_settings(c);

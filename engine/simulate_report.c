@@ -255,6 +255,8 @@ int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
         *fits = within(total, none, options->budget_bytes);
         if (*fits || !options->batch_free || fit.step.batch == 1)
             break;
+        if (options->micro_batches_max && 2 * fit.step.micro_batches > options->micro_batches_max)
+            break;
         bool layer_major = fit.step.group >= fit.step.micro_batches;
         fit.step.micro_batches *= sl_div_up(fit.step.batch, fit.step.batch / 2);
         fit.step.batch /= 2;

@@ -61,6 +61,7 @@ struct sl_fit_options {
     const struct sl_step_options *step;
     bool placement_free[SL_PLACED_COUNT];
     bool batch_free;
+    size_t micro_batches_max; /* with batch_free: no more than so many a step; 0: any number */
     uint32_t ranks; /* 0 or 1: one; budgets are one rank's */
     uint64_t budget_bytes[SL_TIER_COUNT], extra_bytes[SL_TIER_COUNT];
 };

@@ -68,6 +68,7 @@ struct sl_progress {
     bool evaluated;
     double eval_loss;
     const char *saved; /* checkpoint just written, or NULL */
+    bool due;          /* steps_per_print asks for a line: the first step, each so many, the last */
 };
 
 struct sl_train_options {

@@ -274,6 +274,18 @@ static int submit(struct trainer *t, struct sl_error *error)
     return result;
 }
 
+static bool due(uint64_t step, uint64_t interval)
+{
+    return interval && step % interval == 0;
+}
+
+/* Is a line due? The first step's too: steps may take minutes, and silence looks like a hang. */
+static bool print_due(const struct trainer *t, uint64_t step)
+{
+    uint64_t interval = t->session.config.print_steps;
+    return due(step, interval) || (interval && (step == 1 || step == t->session.steps));
+}
+
 /* Step t->step has ended: say so. */
 static int report(struct trainer *t, struct sl_progress *p, struct sl_error *error)
 {
@@ -295,6 +307,7 @@ static int report(struct trainer *t, struct sl_progress *p, struct sl_error *err
         .step_seconds = seconds,
         .tokens_per_second = (double)rows_of_step(t) / seconds,
         .eta_seconds = seconds * (double)(t->session.steps - t->step - 1),
+        .due = print_due(t, t->step + 1),
     };
     static const char *const speculations[] = {NULL, "right", "wrong", "off"};
     p->speculation = speculations[r->speculation];
@@ -319,11 +332,6 @@ static int report(struct trainer *t, struct sl_progress *p, struct sl_error *err
         return error->code;
     }
     return 0;
-}
-
-static bool due(uint64_t step, uint64_t interval)
-{
-    return interval && step % interval == 0;
 }
 
 /* What the model is worth before the run: step 0 of the log, and nothing that a checkpoint could be

@@ -130,6 +130,14 @@ int sl_swap_retune(struct sl_swap *swap, size_t block_bytes, size_t queue_depth,
  * /proc/PID/fd). Owner: the swap space. */
 int sl_swap_fd(const struct sl_swap *swap, size_t path_index);
 
+/* Does this directory lie in memory (tmpfs, ramfs)? Swapping there moves bytes from memory to
+ * memory.
+ */
+bool sl_swap_path_is_memory(const char *path);
+
+/* What the file systems of these directories have free, each counted once; 0: none could say. */
+uint64_t sl_swap_paths_free_bytes(const char *const *paths, size_t count);
+
 /* Memory that the engine holds for this many bytes of swap (sums, rings, bounce buffers): a line of
  * the plan. */
 uint64_t sl_swap_memory_bytes(const struct sl_swap_options *options);

@@ -18,6 +18,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/stat.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -171,9 +173,10 @@ static int open_data(struct sl_swap_file *file, const struct sl_swap_options *op
     if (fd == -EINVAL)
         fd = open_nameless(file, 0);
     if (fd < 0)
-        return sl_error_set(error, fd == -EACCES || fd == -EROFS ? SL_DOMAIN_INPUT : SL_DOMAIN_IO,
-                            fd, "nvme_path \"%s\": cannot create a file: %s", file->path,
-                            strerror(-fd));
+        return sl_error_set(error, fd == -EIO ? SL_DOMAIN_IO : SL_DOMAIN_INPUT, fd,
+                            "nvme_path \"%s\": cannot create a file: %s; give a directory on a "
+                            "local drive that this user may write to",
+                            file->path, strerror(-fd));
     file->fd = fd;
     return 0;
 }
@@ -281,6 +284,34 @@ static void choose_stripes(struct sl_swap_files *files, const struct sl_swap_opt
     sl_stripes_init(&files->stripes, files->count, weights, options->block_bytes);
 }
 
+bool sl_swap_path_is_memory(const char *path)
+{
+    struct statfs system;
+    return statfs(path, &system) == 0 &&
+           (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
+}
+
+uint64_t sl_swap_paths_free_bytes(const char *const *paths, size_t count)
+{
+    uint64_t total = 0;
+    dev_t seen[SL_SWAP_PATHS_MAX];
+    size_t seen_count = 0;
+    for (size_t i = 0; i < count && i < SL_SWAP_PATHS_MAX; i++) {
+        struct stat info;
+        struct statvfs space;
+        if (stat(paths[i], &info) != 0 || statvfs(paths[i], &space) != 0)
+            continue;
+        bool again = false;
+        for (size_t j = 0; j < seen_count; j++)
+            again = again || seen[j] == info.st_dev;
+        if (again)
+            continue;
+        seen[seen_count++] = info.st_dev;
+        total += (uint64_t)space.f_bavail * space.f_frsize;
+    }
+    return total;
+}
+
 static int open_all(struct sl_swap_files *files, const struct sl_swap_options *options,
                     struct sl_error *error)
 {
@@ -295,6 +326,11 @@ static int open_all(struct sl_swap_files *files, const struct sl_swap_options *o
     choose_stripes(files, options);
     for (size_t i = 0; i < files->count && !code; i++) {
         struct sl_swap_file *file = &files->files[i];
+        if (sl_swap_path_is_memory(file->path))
+            sl_log_write(options->log, SL_LOG_WARNING,
+                         "swap space: \"%s\" lies in memory (tmpfs), not on a drive: what is "
+                         "swapped there stays in host memory; give a directory on a drive",
+                         file->path);
         file->bytes = sl_stripes_file_bytes(&files->stripes, (unsigned)i, options->bytes_total);
         code = open_data(file, options, error);
         if (!code && file->bytes)

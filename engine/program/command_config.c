@@ -41,8 +41,9 @@ int command_config(int argc, char **argv)
     if (code >= 0)
         return code;
     if (!file && o.set_count == 0) {
-        fputs(usage, stderr);
-        return EXIT_WRONG_INPUT;
+        if (argc > 1)
+            fprintf(stderr, "sluice: config needs a FILE, as its first argument, or --set\n");
+        return refuse_usage(argc, argv, usage);
     }
     struct sl_error error = {0};
     struct sl_config_inputs inputs = {.path = file, .sets = o.sets, .set_count = o.set_count};

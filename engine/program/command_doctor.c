@@ -81,7 +81,7 @@ int command_doctor(int argc, char **argv)
     const char *file = NULL, *device = NULL;
     bool json = false;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
+        if (asks_help(argv[i])) {
             fputs(usage, stdout);
             return EXIT_DONE;
         }
@@ -91,8 +91,11 @@ int command_doctor(int argc, char **argv)
             file = argv[++i];
         } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
             device = argv[++i];
-        } else if (argv[i][0] == '-' || options.nvme_path_count == SL_SWAP_PATHS_MAX) {
-            fprintf(stderr, "sluice: \"%s\" is not an option\n%s", argv[i], usage);
+        } else if (argv[i][0] == '-') {
+            fprintf(stderr, "sluice: doctor has no option %s\n", argv[i]);
+            return refuse_usage(argc, argv, usage);
+        } else if (options.nvme_path_count == SL_SWAP_PATHS_MAX) {
+            fprintf(stderr, "sluice: more than %d paths\n", SL_SWAP_PATHS_MAX);
             return EXIT_WRONG_INPUT;
         } else {
             paths[options.nvme_path_count++] = argv[i];

@@ -12,13 +12,14 @@ static const char usage[] = "usage: sluice export CHECKPOINT DIR\n"
 
 int command_export(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+    if (argc == 2 && asks_help(argv[1])) {
         fputs(usage, stdout);
         return EXIT_DONE;
     }
     if (argc != 3 || argv[1][0] == '-' || argv[2][0] == '-') {
-        fputs(usage, stderr);
-        return EXIT_WRONG_INPUT;
+        if (argc > 1)
+            fprintf(stderr, "sluice: export takes a checkpoint and a new folder\n");
+        return refuse_usage(argc, argv, usage);
     }
     struct sl_error error = {0};
     if (sl_export(argv[1], argv[2], &error))

@@ -81,17 +81,22 @@ static bool next_message(void *user, const char **text, size_t *bytes)
     return length > 0;
 }
 
-static bool number(const char *text, double low, double high, double *value)
+static bool number(const char *option, double low, double high, double *value)
 {
     char *end;
-    *value = strtod(text, &end);
-    return end != text && *end == 0 && *value >= low && *value <= high;
+    *value = strtod(optarg, &end);
+    bool good = end != optarg && *end == 0 && *value >= low && *value <= high;
+    if (!good)
+        fprintf(stderr, "sluice: --%s %s: a number from %g to %g is meant\n", option, optarg, low,
+                high);
+    return good;
 }
 
 static bool fits(const struct sl_generate_options *o)
 {
     if (!o->model || (!o->prompt && !o->chat)) {
-        fprintf(stderr, "sluice: generate needs --model, and --prompt or --chat\n");
+        fprintf(stderr, "sluice: generate needs%s%s\n", o->model ? "" : " --model DIR",
+                o->prompt || o->chat ? "" : " --prompt TEXT or --chat");
         return false;
     }
     if (o->chat ? o->logits_path != NULL : o->system || o->chat_template || o->context_tokens) {
@@ -160,7 +165,7 @@ int command_generate(int argc, char **argv)
     bool stats = false, good = true;
     double value = 0;
     optind = 1;
-    for (int option; good && (option = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+    for (int option; good && (option = getopt_long(argc, argv, ":h", longs, NULL)) != -1;) {
         switch (option) {
         case MODEL:
             o.model = optarg;
@@ -170,17 +175,17 @@ int command_generate(int argc, char **argv)
             o.prompt_bytes = strlen(optarg);
             break;
         case TOKENS:
-            good = number(optarg, 1, 1e9, &value);
+            good = number("max-tokens", 1, 1e9, &value);
             o.max_tokens = (uint32_t)value;
             break;
         case TEMPERATURE:
-            good = number(optarg, 0, 100, &o.temperature);
+            good = number("temperature", 0, 100, &o.temperature);
             break;
         case TOP_P:
-            good = number(optarg, 1e-6, 1, &o.top_p);
+            good = number("top-p", 1e-6, 1, &o.top_p);
             break;
         case SEED:
-            good = number(optarg, 0, 9e15, &value);
+            good = number("seed", 0, 9e15, &value);
             o.seed = (uint64_t)value;
             break;
         case DEVICE:
@@ -190,6 +195,8 @@ int command_generate(int argc, char **argv)
             good = o.set_count < SETS_MAX;
             if (good)
                 sets[o.set_count++] = optarg;
+            else
+                fprintf(stderr, "sluice: more than %d --set options\n", SETS_MAX);
             break;
         case LOGITS:
             o.logits_path = optarg;
@@ -207,22 +214,25 @@ int command_generate(int argc, char **argv)
             o.chat_template = optarg;
             break;
         case CONTEXT:
-            good = number(optarg, 16, 1e9, &value);
+            good = number("context", 16, 1e9, &value);
             o.context_tokens = (uint32_t)value;
             break;
+        case 'h':
         case HELP:
             fputs(usage, stdout);
             return EXIT_DONE;
         default:
+            report_option(option, argv, longs);
             good = false;
         }
-        if (!good && option != '?')
-            fprintf(stderr, "sluice: \"%s\" is out of range\n", optarg);
     }
-    if (!good || optind < argc || !fits(&o)) {
-        fputs(usage, stderr);
-        return EXIT_WRONG_INPUT;
+    if (good && optind < argc) {
+        fprintf(stderr, "sluice: \"%s\" is not an option; a prompt of several words is quoted\n",
+                argv[optind]);
+        good = false;
     }
+    if (argc < 2 || !good || !fits(&o))
+        return refuse_usage(argc, argv, usage);
     struct talk talk = {.terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
     if (o.chat && !o.prompt)
         o.message = next_message;

@@ -17,22 +17,24 @@ int command_inspect(int argc, char **argv)
     const char *directory = NULL;
     bool hash = false;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
+        if (asks_help(argv[i])) {
             fputs(usage, stdout);
             return EXIT_DONE;
         }
         if (strcmp(argv[i], "--hash") == 0) {
             hash = true;
         } else if (argv[i][0] == '-' || directory) {
-            fprintf(stderr, "sluice: \"%s\" is not an option\n%s", argv[i], usage);
-            return EXIT_WRONG_INPUT;
+            fprintf(stderr, "sluice: inspect takes one CHECKPOINT and --hash, not \"%s\"\n",
+                    argv[i]);
+            return refuse_usage(argc, argv, usage);
         } else {
             directory = argv[i];
         }
     }
     if (!directory) {
-        fputs(usage, stderr);
-        return EXIT_WRONG_INPUT;
+        if (argc > 1)
+            fprintf(stderr, "sluice: inspect needs a CHECKPOINT\n");
+        return refuse_usage(argc, argv, usage);
     }
     struct sl_checkpoint c;
     struct sl_error error = {0};

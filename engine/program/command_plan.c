@@ -32,8 +32,9 @@ int command_plan(int argc, char **argv)
     if (code >= 0)
         return code;
     if (!o.model) {
-        fprintf(stderr, "sluice: plan needs --model\n%s", usage);
-        return EXIT_WRONG_INPUT;
+        if (argc > 1)
+            fprintf(stderr, "sluice: plan needs --model DIR|PRESET\n");
+        return refuse_usage(argc, argv, usage);
     }
     if (is_elsewhere(o.hardware))
         return command_simulate(argc, argv);

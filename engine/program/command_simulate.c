@@ -47,14 +47,19 @@ static int take_own(int argc, char **argv, struct own_options *own)
             argv[kept++] = argv[i];
             continue;
         }
-        if (i + 1 == argc)
+        if (i + 1 == argc) {
+            fprintf(stderr, "sluice: %s needs a value\n", argv[i]);
             return -1;
+        }
         *target = argv[++i];
         if (ranks) {
             char *end;
             own->ranks = strtoul(ranks, &end, 10);
-            if (*end || own->ranks == 0 || own->ranks > 65536)
+            if (*end || own->ranks == 0 || own->ranks > 65536) {
+                fprintf(stderr, "sluice: --ranks %s: a whole number from 1 to 65536 is meant\n",
+                        ranks);
                 return -1;
+            }
         }
     }
     return kept;
@@ -205,10 +210,8 @@ int command_simulate(int argc, char **argv)
     struct own_options own = {.ranks = 1};
     int kept = take_own(argc, argv, &own);
     struct run_options o;
-    if (kept < 0) {
-        fputs(usage, stderr);
-        return EXIT_WRONG_INPUT;
-    }
+    if (kept < 0)
+        return refuse_usage(argc, argv, usage);
     int code = parse_run_options(kept, argv, usage, &o);
     if (code >= 0)
         return code;
@@ -218,9 +221,18 @@ int command_simulate(int argc, char **argv)
     for (int i = 0; i < 4 && own.schedule; i++)
         if (strcmp(own.schedule, schedules[i]) == 0)
             schedule = i;
-    if (!o.model || !own.hardware || schedule < 0) {
-        fprintf(stderr, "sluice: simulate needs --model, --hardware and a known --schedule\n%s",
-                usage);
+    if (!o.model || !own.hardware) {
+        if (argc > 1)
+            fprintf(stderr, "sluice: simulate needs%s%s\n", o.model ? "" : " --model DIR|PRESET",
+                    own.hardware ? "" : " --hardware PROFILE|FILE");
+        return refuse_usage(argc, argv, usage);
+    }
+    if (schedule < 0) {
+        fprintf(
+            stderr,
+            "sluice: --schedule %s: one of layer-major, batch-major, zero-infinity, zero-offload "
+            "is meant\n",
+            own.schedule);
         return EXIT_WRONG_INPUT;
     }
     struct sl_error error = {0};

@@ -114,7 +114,7 @@ static int parse(int argc, char **argv, struct arguments *a)
     };
     bool good = true;
     optind = 1;
-    for (int option; good && (option = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+    for (int option; good && (option = getopt_long(argc, argv, ":h", longs, NULL)) != -1;) {
         switch (option) {
         case TOKENIZER:
             a->tokenizer = optarg;
@@ -137,22 +137,26 @@ static int parse(int argc, char **argv, struct arguments *a)
         case FRESH:
             a->options.fresh = true;
             break;
+        case 'h':
         case HELP:
             fputs(usage, stdout);
             return EXIT_DONE;
         default:
+            report_option(option, argv, longs);
             good = false;
         }
     }
     a->options.files = (const char *const *)argv + optind;
     a->options.file_count = (size_t)(argc - optind);
     if (good && (!a->tokenizer || !a->options.output || a->options.file_count == 0)) {
-        fprintf(stderr, "sluice: tokenize needs --tokenizer, --out and a file\n");
+        if (argc > 1)
+            fprintf(stderr, "sluice: tokenize needs%s%s%s\n",
+                    a->tokenizer ? "" : " --tokenizer DIR|bytes",
+                    a->options.output ? "" : " --out FILE.bin",
+                    a->options.file_count ? "" : " a FILE of text");
         good = false;
     }
-    if (!good)
-        fputs(usage, stderr);
-    return good ? -1 : EXIT_WRONG_INPUT;
+    return good ? -1 : refuse_usage(argc, argv, usage);
 }
 
 static int run(struct arguments *a, struct sl_error *error)

@@ -11,15 +11,17 @@
 
 static const char usage[] =
     "usage: sluice train --model DIR|PRESET --data FILE... --out DIR [--config FILE]\n"
-    "                    [--steps N] [--seed S] [--set key=value]... [--device NAME]\n"
-    "                    [--hardware FILE]\n"
-    "                    [--resume] [--trace FILE]\n"
+    "                    [--steps N] [--seed S] [--set key=value]... [--resume]\n"
+    "                    [--device NAME] [--hardware FILE] [--trace FILE]\n"
     "\n"
     "  --model    a folder with config.json (and weights), or a named shape: tiny, gpt2-124m, ...\n"
-    "  --data     text, JSONL or token files\n"
-    "  --config   DeepSpeed JSON or Accelerate YAML\n"
+    "             (docs/models.md)\n"
+    "  --data     text, JSONL or token files (docs/data.md)\n"
+    "  --out      checkpoints, log.jsonl and the cache of token ids\n"
+    "  --config   DeepSpeed JSON or Accelerate YAML; sluice config FILE says what becomes of it\n"
+    "  --steps, --seed   as --set train.steps=N, --set train.seed=S; without steps: one epoch\n"
     "  --set      one key, over the file: train.learning_rate=3e-4, placement.optimizer=nvme, ...\n"
-    "             (docs/config.md lists all of them)\n"
+    "             (sluice config --document and docs/config.md list all of them)\n"
     "  --device   auto, host, host:discrete, cuda, cuda:N\n"
     "  --hardware profile of this machine to choose settings by (sluice doctor --measure); they\n"
     "             change no bit\n"
@@ -89,9 +91,9 @@ static void print_result(const struct sl_train_result *r)
         if (!r->lane_bytes[lane] || lane == LANE_COMPUTE || lane == LANE_CPU)
             continue;
         printf("%s%s %s", before, sl_lane_text(lane), sl_size_format(r->lane_bytes[lane], bytes));
-        before = " ";
+        before = ", ";
     }
-    if (before[0] == ' ')
+    if (before[0] == ',')
         printf("\n");
     printf("checkpoint: %s\n", r->checkpoint);
 }
@@ -103,8 +105,10 @@ int command_train(int argc, char **argv)
     if (code >= 0)
         return code;
     if (!o.model || !o.out || o.data_count == 0) {
-        fprintf(stderr, "sluice: train needs --model, --data and --out\n%s", usage);
-        return EXIT_WRONG_INPUT;
+        if (argc > 1)
+            fprintf(stderr, "sluice: train needs%s%s%s\n", o.model ? "" : " --model DIR|PRESET",
+                    o.data_count ? "" : " --data FILE", o.out ? "" : " --out DIR");
+        return refuse_usage(argc, argv, usage);
     }
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigaddset(&action.sa_mask, SIGINT);

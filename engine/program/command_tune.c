@@ -16,7 +16,7 @@ int command_tune(int argc, char **argv)
 {
     const char *directory = NULL;
     bool json = false;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+    if (argc > 1 && asks_help(argv[1])) {
         fputs(usage, stdout);
         return EXIT_DONE;
     }
@@ -30,8 +30,9 @@ int command_tune(int argc, char **argv)
             directory = argv[i];
     }
     if (!good || !directory) {
-        fputs(usage, stderr);
-        return EXIT_WRONG_INPUT;
+        if (argc > 1)
+            fprintf(stderr, "sluice: tune takes \"nvme\" and one DIR on the drive\n");
+        return refuse_usage(argc, argv, usage);
     }
     struct sl_tune_options options = {.directory = directory, .log = &program_log};
     struct sl_tune_result result;

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/word.h"
 #include "engine/program/program.h"
 
 static const struct {
@@ -30,7 +31,10 @@ static void print_help(FILE *file)
     fprintf(file, "usage: sluice COMMAND [OPTIONS]\n\n");
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].text);
-    fprintf(file, "\nsluice COMMAND --help describes the options of a command.\n");
+    fprintf(
+        file,
+        "\nsluice COMMAND --help describes the options of a command; exit codes: 0 done, 1 the run "
+        "failed,\n2 the input is wrong or does not fit.\n");
 }
 
 /* A descriptor 0 to 2 that is closed would be given to the next file opened, a checkpoint say, and
@@ -71,6 +75,21 @@ static int flush_output(int code)
     return code == EXIT_DONE ? EXIT_RUN_FAILED : code;
 }
 
+static int unknown_command(const char *name)
+{
+    const char *names[sizeof(commands) / sizeof(commands[0])];
+    size_t count = sizeof(names) / sizeof(names[0]);
+    for (size_t i = 0; i < count; i++)
+        names[i] = commands[i].name;
+    const char *nearest = sl_word_nearest(name, names, count);
+    fprintf(stderr, "sluice: \"%s\" is not a command", name);
+    if (nearest)
+        fprintf(stderr, "; did you mean %s?\n", nearest);
+    else
+        fprintf(stderr, "; sluice --help lists them\n");
+    return EXIT_WRONG_INPUT;
+}
+
 int main(int argc, char **argv)
 {
     fill_standard_descriptors();
@@ -79,9 +98,14 @@ int main(int argc, char **argv)
         print_help(stderr);
         return EXIT_WRONG_INPUT;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+    if (asks_help(argv[1]) || (strcmp(argv[1], "help") == 0 && argc == 2)) {
         print_help(stdout);
         return flush_output(EXIT_DONE);
+    }
+    char *help[] = {argv[0], argc > 2 ? argv[2] : NULL, (char[]){"--help"}, NULL};
+    if (strcmp(argv[1], "help") == 0) { /* help COMMAND is COMMAND --help */
+        argv = help;
+        argc = 3;
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("sluice %s\n", SLUICE_VERSION);
@@ -92,7 +116,5 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return flush_output(commands[i].run(argc - 1, argv + 1));
-    fprintf(stderr, "sluice: \"%s\" is not a command\n\n", argv[1]);
-    print_help(stderr);
-    return EXIT_WRONG_INPUT;
+    return unknown_command(argv[1]);
 }

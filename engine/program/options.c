@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/word.h"
 #include "engine/program/program.h"
 
 static void write_log(void *user, enum sl_log_level level, const char *message)
@@ -20,6 +21,44 @@ int report_error(const struct sl_error *error)
     fprintf(stderr, "sluice: %s\n", error->message);
     bool input = error->domain == SL_DOMAIN_INPUT || error->domain == SL_DOMAIN_MEMORY;
     return input ? EXIT_WRONG_INPUT : EXIT_RUN_FAILED;
+}
+
+int refuse_usage(int argc, char **argv, const char *usage)
+{
+    if (argc < 2)
+        fputs(usage, stderr);
+    else
+        fprintf(stderr, "sluice %s --help describes the options\n", argv[0]);
+    return EXIT_WRONG_INPUT;
+}
+
+#define OPTIONS_MAX 32
+
+void report_option(int option, char **argv, const struct option *longs)
+{
+    const char *text = argv[optind - 1];
+    if (option == ':') {
+        fprintf(stderr, "sluice: %s needs a value\n", text);
+        return;
+    }
+    char word[SL_WORD_BYTES];
+    const char *names[OPTIONS_MAX];
+    size_t count = 0;
+    while (count < OPTIONS_MAX && longs[count].name) {
+        names[count] = longs[count].name;
+        count++;
+    }
+    size_t dashes = strspn(text, "-");
+    snprintf(word, sizeof(word), "%.*s", (int)strcspn(text + dashes, "="), text + dashes);
+    const char *nearest = sl_word_nearest(word, names, count);
+    if (nearest && strcmp(nearest, word) == 0 && dashes == 2) {
+        fprintf(stderr, "sluice: --%s takes no value\n", word);
+        return;
+    }
+    fprintf(stderr, "sluice: %s has no option %s", argv[0], text);
+    if (nearest)
+        fprintf(stderr, "; did you mean --%s?", nearest);
+    fputc('\n', stderr);
 }
 
 static bool add_set(struct run_options *o, const char *set)
@@ -94,7 +133,7 @@ int parse_run_options(int argc, char **argv, const char *usage, struct run_optio
     *o = (struct run_options){0};
     bool good = true;
     optind = 1;
-    for (int option; good && (option = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+    for (int option; good && (option = getopt_long(argc, argv, ":h", longs, NULL)) != -1;) {
         switch (option) {
         case MODEL:
             o->model = optarg;
@@ -134,10 +173,12 @@ int parse_run_options(int argc, char **argv, const char *usage, struct run_optio
         case JSON:
             o->json = true;
             break;
+        case 'h':
         case HELP:
             fputs(usage, stdout);
             return EXIT_DONE;
         default:
+            report_option(option, argv, longs);
             good = false;
         }
     }
@@ -145,11 +186,7 @@ int parse_run_options(int argc, char **argv, const char *usage, struct run_optio
         fprintf(stderr, "sluice: \"%s\" is not an option\n", argv[optind]);
         good = false;
     }
-    if (!good) {
-        fputs(usage, stderr);
-        return EXIT_WRONG_INPUT;
-    }
-    return -1;
+    return good ? -1 : refuse_usage(argc, argv, usage);
 }
 
 struct sl_run_options library_options(const struct run_options *o)

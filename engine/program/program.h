@@ -3,8 +3,10 @@
 #ifndef SLUICE_ENGINE_PROGRAM_PROGRAM_H
 #define SLUICE_ENGINE_PROGRAM_PROGRAM_H
 
+#include <getopt.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -26,6 +28,19 @@ struct run_options {
     size_t set_text_count;
     bool resume, json;
 };
+
+/* Is this argument -h or --help? */
+static inline bool asks_help(const char *argument)
+{
+    return strcmp(argument, "-h") == 0 || strcmp(argument, "--help") == 0;
+}
+
+/* The end of a message about arguments: where to read on, or all of it where none were given. Gives
+ * EXIT_WRONG_INPUT. argv[0] is the command. */
+int refuse_usage(int argc, char **argv, const char *usage);
+
+/* What getopt_long refused with '?' or ':' (its string begins with ':'), and the nearest option. */
+void report_option(int option, char **argv, const struct option *longs);
 
 /* Parse; EXIT_DONE where --help was given, EXIT_WRONG_INPUT with a message, or -1 to go on. */
 int parse_run_options(int argc, char **argv, const char *usage, struct run_options *options);

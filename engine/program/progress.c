@@ -32,8 +32,7 @@ void progress_show(void *user, const struct sl_progress *p)
 {
     struct progress_line *line = user;
     char eta[24], lanes[160];
-    bool due = line->every && (p->step % line->every == 0 || p->step == p->steps);
-    if (!line->terminal && !due && !p->skipped && !p->evaluated && !p->saved)
+    if (!line->terminal && !p->due && !p->skipped && !p->evaluated && !p->saved)
         return;
     if (p->step == 0) {
         printf("held-out loss %.4f nats per token before the first step\n", p->eval_loss);

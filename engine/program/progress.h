@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The progress line: rewritten in place on a terminal, lines elsewhere. */
+/* The progress line: rewritten in place on a terminal; elsewhere a line where one is due and where
+ * something happened. */
 #ifndef SLUICE_ENGINE_PROGRAM_PROGRESS_H
 #define SLUICE_ENGINE_PROGRAM_PROGRESS_H
 
@@ -9,8 +10,7 @@
 
 struct progress_line {
     bool terminal;
-    uint64_t every; /* off a terminal: a line every so many steps, and where something happened */
-    bool open;      /* the cursor stands behind an unfinished line */
+    bool open; /* the cursor stands behind an unfinished line */
 };
 
 /* A struct sl_train_options.progress; user is the line. */

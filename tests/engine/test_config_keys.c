@@ -117,6 +117,17 @@ static void neighbours_are_found(void **state)
     }
 }
 
+static void the_last_words_of_a_key_find_it(void **state)
+{
+    (void)state;
+    char nearest[SL_KEY_PATH_BYTES] = "";
+    assert_true(sl_key_ending_with("batch_size", false, nearest));
+    assert_string_equal(nearest, "train_batch_size");
+    assert_false(sl_key_ending_with("atch_size", false, nearest)); /* whole words */
+    assert_false(sl_key_ending_with("lr", false, nearest));
+    assert_false(sl_key_ending_with("train_batch_size", false, nearest)); /* that is a key */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,6 +136,7 @@ int main(void)
         cmocka_unit_test(every_default_that_is_a_number_is_allowed),
         cmocka_unit_test(document_is_the_table),
         cmocka_unit_test(neighbours_are_found),
+        cmocka_unit_test(the_last_words_of_a_key_find_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

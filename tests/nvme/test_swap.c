@@ -341,6 +341,31 @@ static void one_directory_listed_twice_is_refused(void **state)
     assert_non_null(strstr(error.message, "one directory"));
 }
 
+static void free_space_of_one_disk_counts_once(void **state)
+{
+    (void)state;
+    const char *paths[] = {model_directory, model_directory, "/no/such/folder"};
+    uint64_t one = sl_swap_paths_free_bytes(paths, 1), three = sl_swap_paths_free_bytes(paths, 3);
+    assert_true(one > 0);
+    assert_true(three < one + one / 2); /* not equal: others write meanwhile */
+    assert_int_equal(sl_swap_paths_free_bytes(paths + 2, 1), 0);
+    assert_int_equal(sl_swap_paths_free_bytes(NULL, 0), 0);
+}
+
+static void a_folder_in_memory_is_told(void **state)
+{
+    (void)state;
+    assert_false(sl_swap_path_is_memory("/proc"));
+    assert_false(sl_swap_path_is_memory("/no/such/folder"));
+    char type[32] = "";
+    FILE *answer = popen("stat -f -c %T /dev/shm 2>/dev/null", "r");
+    assert_non_null(answer);
+    bool told = fgets(type, sizeof(type), answer) != NULL;
+    pclose(answer);
+    if (told)
+        assert_int_equal(sl_swap_path_is_memory("/dev/shm"), strcmp(type, "tmpfs\n") == 0);
+}
+
 /* Every offset has a place of its own, and weighted files get their share. */
 static void stripes_cover_each_offset_once(void **state)
 {
@@ -389,6 +414,8 @@ int main(void)
         TEST(paths_are_measured),
         TEST(the_file_is_private),
         TEST(one_directory_listed_twice_is_refused),
+        TEST(free_space_of_one_disk_counts_once),
+        TEST(a_folder_in_memory_is_told),
         cmocka_unit_test(missing_directory_is_named),
         cmocka_unit_test(stripes_cover_each_offset_once),
     };

@@ -29,10 +29,38 @@ set_refused threads=1025 "from 0 to 1024"
 set_refused memory.host=1 "memory.host: "
 set_refused nvme.path=/no/such/folder "give a folder on a fast disk"
 set_refused data.cahce=false "did you mean data.cache?"
+set_refused batch_size=4 "did you mean train_batch_size?"
 expect 2 "fp16.loss_scale 1e-40 is below" "$sluice" "${tiny[@]}" --out none --set fp16.enabled=true \
     --set fp16.loss_scale=1e-40
 expect 2 "nothing to train" "$sluice" "${tiny[@]}" --out none --set 'train.frozen=*'
 [ ! -e none ] || fail "a refused run left --out behind"
+
+# Commands, options and names that are misspelt or incomplete: what was meant, in a line or two.
+expect 2 "did you mean train?" "$sluice" trian
+expect 2 "did you mean --model?" "$sluice" train --modle tiny
+expect 2 "--model needs a value" "$sluice" train --model
+expect 2 "train needs --data FILE --out DIR" "$sluice" train --model tiny
+expect 2 "--resume takes no value" "$sluice" train --resume=yes
+expect 2 "simulate needs --hardware" "$sluice" simulate --model tiny
+expect 2 "a whole number from 1 to 65536" "$sluice" simulate --model tiny --hardware h200 --ranks 0
+expect 2 "one of layer-major" "$sluice" simulate --model tiny --hardware h200 --schedule zero
+expect 2 "--top-p 2: a number from 1e-06 to 1" "$sluice" generate --model tiny --prompt a --top-p 2
+[ "$(wc -l <err)" -le 2 ] || fail "a wrong option is answered at length"
+expect 2 "did you mean llama-8b?" "$sluice" plan --model llama-8bb
+expect 2 "nothing is downloaded here" "$sluice" plan --model meta-llama/Llama-3.1-8B
+expect 2 "is a file; give the folder" "$sluice" plan --model text
+expect 0 "" "$sluice" help train
+grep -q -- "--resume" out || fail "help train is not train --help"
+
+# What does not fit is told with what would.
+expect 2 "what would fit: nvme.path on a drive with" "$sluice" plan --model llama-1b --device host \
+    --set memory.host=4GiB
+expect 2 "what would fit: micro-batch 8 instead of 64, accumulation 8 instead of 1" "$sluice" \
+    plan --model tiny --device host --set train.micro_batch=64 --set memory.host=150MiB \
+    --set placement.weights=host --set placement.gradients=host --set placement.optimizer=host \
+    --set placement.activations=host
+expect 2 "memory.nvme: " "$sluice" plan --model tiny --device host --set nvme.path=. \
+    --set placement.optimizer=nvme --set memory.nvme=1MiB
 
 # A budget is not memory: 64 times what this machine has is refused before it is touched.
 machine=$(awk '/MemTotal/ {printf "%d", $2 / 1048576 + 1}' /proc/meminfo)
@@ -73,6 +101,21 @@ expect 1 "checkpoint-00000004" "$sluice" "${tiny[@]}" --out two --steps 6 --resu
 expect 1 "changed or damaged" "$sluice" inspect two/checkpoint-00000004 --hash
 mv two/checkpoint-00000004 aside
 expect 0 "resumed from two/checkpoint-00000002" "$sluice" "${tiny[@]}" --out two --steps 6 --resume
+
+# Off a terminal: the first step, every so many, the last; or only where something happened.
+expect 0 "" "$sluice" "${tiny[@]}" --out lines --steps 5 --set steps_per_print=2
+[ "$(grep -o '^step [0-9]*' out | tr -d '\n')" = "step 1step 2step 4step 5" ] ||
+    fail "steps_per_print 2: $(grep '^step' out)"
+expect 0 "" "$sluice" "${tiny[@]}" --out silent --steps 5 --set steps_per_print=0
+[ "$(grep -c '^step' out)" -eq 1 ] || fail "steps_per_print 0: $(grep '^step' out)"
+
+# A folder that is no drive.
+if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && [ -w /dev/shm ]; then
+    expect 0 "lies in memory (tmpfs)" "$sluice" "${tiny[@]}" --out shm --set nvme.path=/dev/shm \
+        --set placement.optimizer=nvme
+fi
+expect 2 "give a directory on a local drive" "$sluice" "${tiny[@]}" --out proc --set nvme.path=/proc \
+    --set placement.optimizer=nvme
 
 # fp32, no moments, frozen tensors: what the files hold is what was saved.
 echo '{"optimizer": {"type": "SGD", "params": {"lr": 0.01, "momentum": 0}}}' >sgd.json
