@@ -101,12 +101,11 @@ INLINE vd finish_16(vd squares, const float *sum, void *out, enum sl_dtype dtype
     vf rounded = x;
     if (dtype == SL_BF16) {
         vi half = vi_bf16_from_f32(x);
-        vi_store_u16((uint16_t *)out + index, half);
-        rounded = v_from_bf16(half);
+        vi_store_high((uint16_t *)out + index, half);
+        rounded = v_from_bits(vi_and(half, vi_set1(0xffff0000u)));
     } else if (dtype == SL_F16) {
-        vi half = vi_f16_from_f32(x);
         uint16_t stored[16];
-        vi_store_u16(stored, half);
+        v_store_f16(stored, x);
         memcpy((uint16_t *)out + index, stored, sizeof(stored));
         rounded = v_load_f16(stored);
     } else if (out != (const void *)(sum - index)) {

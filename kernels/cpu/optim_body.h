@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The optimizer step, in the operations of the vector header included before.
  *
- * Problem   The update moves 28 bytes per parameter through memory and computes little: it must be
- *           one pass, and every variant must give the same bits.
- * Choice    A group of 16 elements goes through load, update, store in registers; the kind of
- *           optimizer and of moments are compile-time constants, the element types are branches
- * that a core predicts. A tail is the same group on padded copies. The order of operations is
- *           DeepSpeed's (kernels/cpu/optim.h); fma where fma is written, nowhere else.
- * Rejected  Constants for every combination of types (900 functions; the branches cost nothing
- *           beside the memory); reciprocal estimates (other bits on every processor).
+ * Problem   The update moves 28 bytes per parameter through memory: it must be one pass, and every
+ *           variant must give the same bits. With moments of 16 or 8 bits there is less to move,
+ * and the core itself becomes the limit. Choice    Groups of 16 elements, two at a time, go through
+ * load, moments, ratio, weight, store in registers; the kind of optimizer and of moments are
+ * compile-time constants, the element types are branches that a core predicts. A tail is the same
+ * on padded copies. The order of operations is DeepSpeed's (kernels/cpu/optim.h); fma where fma is
+ * written, nowhere else. With 8-bit moments a block is encoded while the next one is updated.
+ * Rejected  Constants for every combination of types (five times the code; 4 % of the time of 8-bit
+ *           moments in the cache, nothing elsewhere); reciprocal estimates (other bits on every
+ *           processor); a block's moments encoded once the block is done (the divider stands still).
  * Invariant No element's result depends on its position in the run.
  */
 #ifndef SLUICE_KERNELS_CPU_OPTIM_BODY_H
@@ -24,67 +26,82 @@
 typedef struct sl_optim_args args_t;
 typedef struct sl_optim_terms terms_t;
 
-/* ---- the update of 16 elements: p, m, v in place ---- */
+/* ---- the update of 16 elements, in three stages ---- */
 
-INLINE void update_adam(const terms_t *t, enum sl_optim_kind kind, vf g, vf *p, vf *m, vf *v)
+/* The divider takes as long as all the rest, and what waits for it fills the core's schedulers: the
+ * stages of two groups, and with 8-bit moments other work, are written between one another. */
+struct lanes {
+    vf g, p, m, v;
+    vf ratio; /* of Adam and Adagrad: first the root */
+};
+
+INLINE bool has_ratio(enum sl_optim_kind kind)
 {
-    if (kind == SL_OPTIM_ADAM && t->decays)
-        g = v_fma(*p, v_set1(t->decay), g);
-    *m = v_fma(g, v_set1(t->beta1_rest), v_mul(*m, v_set1(t->beta1)));
-    *v = v_fma(v_mul(g, g), v_set1(t->beta2_rest), v_mul(*v, v_set1(t->beta2)));
-    vf root = v_fma(v_sqrt(*v), v_set1(t->root_scale), v_set1(t->eps));
-    vf ratio = v_div(*m, root);
-    /* Decay and step are summed before they meet the weight, which is rounded once then: half the
-     * error of DeepSpeed's two additions (1.4e-6 against 0.7e-6 after 1,000 steps). */
-    if (kind == SL_OPTIM_ADAMW && t->decays)
-        *p = v_add(*p, v_fma(*p, v_set1(t->decay), v_mul(ratio, v_set1(t->step_size))));
-    else
-        *p = v_fma(ratio, v_set1(t->step_size), *p);
+    return kind == SL_OPTIM_ADAMW || kind == SL_OPTIM_ADAM || kind == SL_OPTIM_ADAGRAD;
 }
 
-INLINE void update_lion(const terms_t *t, vf g, vf *p, vf *m)
+/* p is not needed before update_weight. */
+INLINE bool weight_comes_last(enum sl_optim_kind kind)
 {
-    vf c = v_fma(g, v_set1(t->beta1_rest), v_mul(*m, v_set1(t->beta1)));
+    return kind == SL_OPTIM_ADAMW;
+}
+
+INLINE void update_lion(const terms_t *t, struct lanes *x)
+{
+    vf c = v_fma(x->g, v_set1(t->beta1_rest), v_mul(x->m, v_set1(t->beta1)));
     /* step_size * sign(c), with sign(0) = 0 and NaN kept: c - c is 0 or NaN. */
     vi sign = vi_and(vi_from_bits(c), vi_set1(0x80000000u));
     vf signed_step = v_from_bits(vi_xor(vi_from_bits(v_set1(t->step_size)), sign));
     vi nonzero = vi_or(v_less(c, v_set1(0)), v_less(v_set1(0), c));
     vf step = v_from_bits(vi_select(nonzero, vi_from_bits(signed_step), vi_from_bits(v_sub(c, c))));
     /* Not p (1 - lr wd): that factor, rounded, is a wrong decay of 3e-8 every step. */
-    *p = v_add(*p, t->decays ? v_fma(*p, v_set1(t->decay), step) : step);
-    *m = v_fma(g, v_set1(t->beta2_rest), v_mul(*m, v_set1(t->beta2)));
+    x->p = v_add(x->p, t->decays ? v_fma(x->p, v_set1(t->decay), step) : step);
+    x->m = v_fma(x->g, v_set1(t->beta2_rest), v_mul(x->m, v_set1(t->beta2)));
 }
 
-INLINE void update_adagrad(const terms_t *t, vf g, vf *p, vf *v)
+INLINE void update_sgd(const terms_t *t, struct lanes *x)
 {
-    if (t->decays)
-        g = v_fma(*p, v_set1(t->decay), g);
-    *v = v_fma(g, g, *v);
-    vf ratio = v_div(g, v_add(v_sqrt(*v), v_set1(t->eps)));
-    *p = v_fma(ratio, v_set1(t->step_size), *p);
-}
-
-INLINE void update_sgd(const terms_t *t, vf g, vf *p, vf *m)
-{
-    if (t->decays)
-        g = v_fma(*p, v_set1(t->decay), g);
     if (t->averages) {
-        *m = v_fma(*m, v_set1(t->beta1), g);
-        g = t->nesterov ? v_fma(*m, v_set1(t->beta1), g) : *m;
+        x->m = v_fma(x->m, v_set1(t->beta1), x->g);
+        x->g = t->nesterov ? v_fma(x->m, v_set1(t->beta1), x->g) : x->m;
     }
-    *p = v_fma(g, v_set1(t->step_size), *p);
+    x->p = v_fma(x->g, v_set1(t->step_size), x->p);
 }
 
-INLINE void update_16(const terms_t *t, enum sl_optim_kind kind, vf g, vf *p, vf *m, vf *v)
+INLINE void update_moments(const terms_t *t, enum sl_optim_kind kind, struct lanes *x)
 {
-    if (kind == SL_OPTIM_ADAMW || kind == SL_OPTIM_ADAM)
-        update_adam(t, kind, g, p, m, v);
-    else if (kind == SL_OPTIM_LION)
-        update_lion(t, g, p, m);
-    else if (kind == SL_OPTIM_ADAGRAD)
-        update_adagrad(t, g, p, v);
-    else
-        update_sgd(t, g, p, m);
+    if (kind != SL_OPTIM_ADAMW && kind != SL_OPTIM_LION && t->decays)
+        x->g = v_fma(x->p, v_set1(t->decay), x->g);
+    if (kind == SL_OPTIM_LION) {
+        update_lion(t, x);
+    } else if (kind == SL_OPTIM_SGD) {
+        update_sgd(t, x);
+    } else if (kind == SL_OPTIM_ADAGRAD) {
+        x->v = v_fma(x->g, x->g, x->v);
+    } else {
+        x->m = v_fma(x->g, v_set1(t->beta1_rest), v_mul(x->m, v_set1(t->beta1)));
+        x->v = v_fma(v_mul(x->g, x->g), v_set1(t->beta2_rest), v_mul(x->v, v_set1(t->beta2)));
+    }
+    if (has_ratio(kind))
+        x->ratio = v_sqrt(x->v);
+}
+
+INLINE void update_ratio(const terms_t *t, enum sl_optim_kind kind, struct lanes *x)
+{
+    if (kind == SL_OPTIM_ADAGRAD)
+        x->ratio = v_div(x->g, v_add(x->ratio, v_set1(t->eps)));
+    else if (has_ratio(kind))
+        x->ratio = v_div(x->m, v_fma(x->ratio, v_set1(t->root_scale), v_set1(t->eps)));
+}
+
+INLINE void update_weight(const terms_t *t, enum sl_optim_kind kind, struct lanes *x)
+{
+    /* Decay and step are summed before they meet the weight, which is rounded once then: half the
+     * error of DeepSpeed's two additions (1.4e-6 against 0.7e-6 after 1,000 steps). */
+    if (kind == SL_OPTIM_ADAMW && t->decays)
+        x->p = v_add(x->p, v_fma(x->p, v_set1(t->decay), v_mul(x->ratio, v_set1(t->step_size))));
+    else if (has_ratio(kind))
+        x->p = v_fma(x->ratio, v_set1(t->step_size), x->p);
 }
 
 /* ---- where the elements lie ---- */
@@ -93,29 +110,33 @@ INLINE vf load_master(const args_t *a, size_t i)
 {
     if (a->master_kind == SL_MASTER_F32)
         return v_load(a->master + i);
-    vi weight = vi_load_u16((const uint16_t *)a->weight + i);
-    if (a->master_kind == SL_MASTER_SPLIT)
-        return v_master_from_split(weight, vi_load_u16(a->low + i));
-    return v_from_bf16(weight);
+    const uint16_t *weight = (const uint16_t *)a->weight + i;
+    return a->master_kind == SL_MASTER_SPLIT ? v_load_split(weight, a->low + i)
+                                             : v_load_bf16(weight);
 }
 
-/* Add 16 random bits below the kept ones and cut: up with the probability of the remainder. An
- * infinity stays by itself, NaN is kept from being carried away. */
+/* Add 16 random bits below the kept ones, the upper half: up with the probability of the remainder.
+ * An infinity stays by itself, NaN is kept from being carried away. */
 INLINE vi bf16_stochastic(vf x, vi random)
 {
-    vi bits = vi_from_bits(x);
-    vi rounded = vi_shr(vi_add(bits, vi_and(random, vi_set1(0xffffu))), 16);
-    vi quiet = vi_or(vi_shr(bits, 16), vi_set1(0x40u));
-    vi nan = vi_gt(vi_and(bits, vi_set1(0x7fffffffu)), vi_set1(0x7f800000u));
-    return vi_select(nan, quiet, rounded);
+    return vi_keep_nan(vi_add(vi_from_bits(x), vi_and(random, vi_set1(0xffffu))), x);
 }
 
-INLINE void store_weight(const args_t *a, size_t i, vi half, bool stream)
+/* The rounded copy of a master, past the caches or not. */
+INLINE void store_weight(const args_t *a, size_t i, vf p, bool stream)
 {
-    if (stream)
-        vi_stream_u16((uint16_t *)a->weight + i, half);
-    else
-        vi_store_u16((uint16_t *)a->weight + i, half);
+    uint16_t *to = (uint16_t *)a->weight + i;
+    if (a->weight_dtype == SL_BF16) {
+        if (stream)
+            vi_stream_high(to, vi_bf16_from_master(p));
+        else
+            vi_store_high(to, vi_bf16_from_master(p));
+    } else {
+        if (stream)
+            v_stream_f16(to, p);
+        else
+            v_store_f16(to, p);
+    }
 }
 
 INLINE void store_master(const args_t *a, const terms_t *t, size_t i, vf p, bool stream)
@@ -123,15 +144,13 @@ INLINE void store_master(const args_t *a, const terms_t *t, size_t i, vf p, bool
     if (a->master_kind == SL_MASTER_F32) {
         v_store(a->master + i, p);
         if (a->weight)
-            store_weight(a, i,
-                         a->weight_dtype == SL_BF16 ? vi_bf16_from_master(p) : vi_f16_from_f32(p),
-                         stream);
+            store_weight(a, i, p, stream);
     } else if (a->master_kind == SL_MASTER_SPLIT) {
-        vi_store_u16((uint16_t *)a->weight + i, vi_bf16_from_master(p));
-        vi_store_u16(a->low + i, vi_and(vi_from_bits(p), vi_set1(0xffffu)));
+        vi_store_high((uint16_t *)a->weight + i, vi_bf16_from_master(p));
+        vi_store_low(a->low + i, vi_from_bits(p));
     } else {
         vi random = random_16(t, (uint32_t)(a->element_first + i), 1);
-        vi_store_u16((uint16_t *)a->weight + i, bf16_stochastic(p, random));
+        vi_store_high((uint16_t *)a->weight + i, bf16_stochastic(p, random));
     }
 }
 
@@ -139,7 +158,7 @@ INLINE vf load_moment(const void *moment, enum sl_moment_kind kind, size_t i)
 {
     if (kind == SL_MOMENT_F32)
         return v_load((const float *)moment + i);
-    return v_from_bf16(vi_load_u16((const uint16_t *)moment + i));
+    return v_load_bf16((const uint16_t *)moment + i);
 }
 
 INLINE void store_moment(void *moment, enum sl_moment_kind kind, size_t i, vf x)
@@ -147,7 +166,7 @@ INLINE void store_moment(void *moment, enum sl_moment_kind kind, size_t i, vf x)
     if (kind == SL_MOMENT_F32)
         v_store((float *)moment + i, x);
     else
-        vi_store_u16((uint16_t *)moment + i, vi_bf16_from_f32(x));
+        vi_store_high((uint16_t *)moment + i, vi_bf16_from_f32(x));
 }
 
 INLINE bool keeps_exp_avg(enum sl_optim_kind kind, const terms_t *t)
@@ -162,72 +181,260 @@ INLINE bool keeps_exp_avg_sq(enum sl_optim_kind kind)
 
 /* ---- moments in f32 or bf16 ---- */
 
-INLINE void step_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
+INLINE struct lanes load_lanes(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i)
+{
+    struct lanes x = {.m = v_set1(0), .v = v_set1(0)};
+    x.g = v_mul(v_load_dtype(a->grad, a->grad_dtype, i), v_set1(t->grad_scale));
+    if (!weight_comes_last(kind))
+        x.p = load_master(a, i);
+    return x;
+}
+
+INLINE void finish_lanes(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
+                         struct lanes *x, bool stream)
+{
+    if (weight_comes_last(kind))
+        x->p = load_master(a, i);
+    update_weight(t, kind, x);
+    store_master(a, t, i, x->p, stream);
+}
+
+INLINE struct lanes begin_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
+                             enum sl_moment_kind moment, size_t i)
+{
+    struct lanes x = load_lanes(a, t, kind, i);
+    if (keeps_exp_avg(kind, t))
+        x.m = load_moment(a->exp_avg, moment, i);
+    if (keeps_exp_avg_sq(kind))
+        x.v = load_moment(a->exp_avg_sq, moment, i);
+    update_moments(t, kind, &x);
+    if (keeps_exp_avg(kind, t))
+        store_moment(a->exp_avg, moment, i, x.m);
+    if (keeps_exp_avg_sq(kind))
+        store_moment(a->exp_avg_sq, moment, i, x.v);
+    return x;
+}
+
+INLINE void step_32(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
                     enum sl_moment_kind moment, size_t i, bool stream)
 {
-    vf g = v_mul(v_load_dtype(a->grad, a->grad_dtype, i), v_set1(t->grad_scale));
-    vf p = load_master(a, i);
-    vf m = v_set1(0), v = v_set1(0);
-    if (keeps_exp_avg(kind, t))
-        m = load_moment(a->exp_avg, moment, i);
-    if (keeps_exp_avg_sq(kind))
-        v = load_moment(a->exp_avg_sq, moment, i);
-    update_16(t, kind, g, &p, &m, &v);
-    if (keeps_exp_avg(kind, t))
-        store_moment(a->exp_avg, moment, i, m);
-    if (keeps_exp_avg_sq(kind))
-        store_moment(a->exp_avg_sq, moment, i, v);
-    store_master(a, t, i, p, stream);
+    struct lanes x = begin_16(a, t, kind, moment, i), y = begin_16(a, t, kind, moment, i + 16);
+    update_ratio(t, kind, &x);
+    update_ratio(t, kind, &y);
+    finish_lanes(a, t, kind, i, &x, stream);
+    finish_lanes(a, t, kind, i + 16, &y, stream);
 }
 
 /* ---- moments in 8 bits: a block's scales need its new moments first ---- */
 
-struct q8_block {
-    float m[SL_OPTIM_Q8_BLOCK], v[SL_OPTIM_Q8_BLOCK];
-    vi m_max, v_max; /* largest magnitudes, as bits */
+/* New moments that are not encoded yet, element i of the run at i modulo the size. */
+#define Q8_RING (2 * SL_OPTIM_Q8_BLOCK)
+struct q8_ring {
+    _Alignas(64) float m[Q8_RING], v[Q8_RING];
+};
+
+struct q8_update {
+    vf m_scale, v_scale; /* old */
+    vi m_max, v_max;     /* largest new magnitudes, as bits */
+};
+
+struct q8_encoding {
+    vf m_inverse, v_inverse; /* of the new scales */
     vi random;
 };
 
-INLINE void step_q8_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
-                       vf m_scale, vf v_scale, struct q8_block *block, size_t at, bool stream)
+INLINE struct lanes begin_q8_16(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
+                                size_t i, struct q8_update *update, struct q8_ring *ring)
 {
-    vf g = v_mul(v_load_dtype(a->grad, a->grad_dtype, i), v_set1(t->grad_scale));
-    vf p = load_master(a, i);
-    vf m = v_set1(0), v = v_set1(0);
+    struct lanes x = load_lanes(a, t, kind, i);
     if (keeps_exp_avg(kind, t))
-        m = q8_decode_signed(vi_load_s8((const uint8_t *)a->exp_avg + i), m_scale);
+        x.m = q8_decode_signed(vi_load_s8((const uint8_t *)a->exp_avg + i), update->m_scale);
     if (keeps_exp_avg_sq(kind))
-        v = q8_decode_unsigned(vi_load_u8((const uint8_t *)a->exp_avg_sq + i), v_scale);
-    update_16(t, kind, g, &p, &m, &v);
-    store_master(a, t, i, p, stream);
-    v_store(block->m + at, m);
-    v_store(block->v + at, v);
-    block->m_max = vi_max(block->m_max, vi_and(vi_from_bits(m), vi_set1(0x7fffffffu)));
-    block->v_max = vi_max(block->v_max, vi_from_bits(v)); /* never negative */
-}
-
-INLINE void encode_q8_32(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
-                         const struct q8_block *block, size_t at, vf m_inverse, vf v_inverse)
-{
-    struct q8_dither dither = q8_dither_of(random_q8_16(block->random, (uint32_t)at / 32));
+        x.v = q8_decode_unsigned(vi_load_u8((const uint8_t *)a->exp_avg_sq + i), update->v_scale);
+    update_moments(t, kind, &x);
     if (keeps_exp_avg(kind, t)) {
-        vf x = v_load(block->m + at), y = v_load(block->m + at + 16);
-        vi_store_s8((uint8_t *)a->exp_avg + i, q8_encode_signed(x, m_inverse, dither.high),
-                    q8_encode_signed(y, m_inverse, dither.low), x, y);
+        v_store(ring->m + i % Q8_RING, x.m);
+        update->m_max = vi_max(update->m_max, vi_and(vi_from_bits(x.m), vi_set1(0x7fffffffu)));
     }
     if (keeps_exp_avg_sq(kind)) {
-        vf x = v_load(block->v + at), y = v_load(block->v + at + 16);
-        vi_store_u8((uint8_t *)a->exp_avg_sq + i, q8_encode_unsigned(x, v_inverse, dither.low),
-                    q8_encode_unsigned(y, v_inverse, dither.high));
+        v_store(ring->v + i % Q8_RING, x.v);
+        update->v_max = vi_max(update->v_max, vi_from_bits(x.v)); /* never negative */
+    }
+    return x;
+}
+
+INLINE void encode_exp_avg(const args_t *a, size_t i, vf inverse, struct q8_dither dither,
+                           const struct q8_ring *ring)
+{
+    const float *m = ring->m + i % Q8_RING;
+    vf x = v_load(m), y = v_load(m + 16);
+    vi_store_s8((uint8_t *)a->exp_avg + i, q8_encode_signed(x, inverse, dither.high),
+                q8_encode_signed(y, inverse, dither.low), x, y);
+}
+
+INLINE void encode_exp_avg_sq(const args_t *a, size_t i, vf inverse, struct q8_dither dither,
+                              const struct q8_ring *ring)
+{
+    const float *v = ring->v + i % Q8_RING;
+    vi_store_u8((uint8_t *)a->exp_avg_sq + i, q8_encode_unsigned(v_load(v), inverse, dither.low),
+                q8_encode_unsigned(v_load(v + 16), inverse, dither.high));
+}
+
+/* The block that begins at element i. */
+INLINE struct q8_update open_q8(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
+                                size_t i)
+{
+    const size_t block = i / SL_OPTIM_Q8_BLOCK;
+    return (struct q8_update){
+        .m_scale = v_set1(keeps_exp_avg(kind, t) ? a->exp_avg_scale[block] : 0),
+        .v_scale = v_set1(keeps_exp_avg_sq(kind) ? a->exp_avg_sq_scale[block] : 0),
+        .m_max = vi_set1(0),
+        .v_max = vi_set1(0),
+    };
+}
+
+/* The new scales of the block that element i is in. */
+INLINE struct q8_encoding close_q8(const args_t *a, const terms_t *t, enum sl_optim_kind kind,
+                                   size_t i, const struct q8_update *update)
+{
+    const size_t block = i / SL_OPTIM_Q8_BLOCK;
+    const uint64_t element = a->element_first + block * SL_OPTIM_Q8_BLOCK;
+    struct q8_encoding encoding = {.random = random_16(t, (uint32_t)element, 0)};
+    if (keeps_exp_avg(kind, t)) {
+        float scale = q8_scale(vi_max_lanes(update->m_max));
+        a->exp_avg_scale[block] = scale;
+        encoding.m_inverse = v_set1(scale > 0 ? Q8_ENCODE_SIGNED / scale : 0);
+    }
+    if (keeps_exp_avg_sq(kind)) {
+        float scale = q8_scale(vi_max_lanes(update->v_max));
+        a->exp_avg_sq_scale[block] = scale;
+        encoding.v_inverse = v_set1(scale > 0 ? 1 / scale : 0);
+    }
+    return encoding;
+}
+
+/* ---- whole groups of elements ---- */
+
+/* Whether weights may be written past the caches: the line that an ordinary store would first read
+ * is 2 of 30 bytes per parameter. AdamW, bf16 in and out, one Zen 5 core, AVX-512, best of 40
+ * passes over 6M parameters: 2.29 Gparam/s, 2.10 with ordinary stores. Arrays that are updated in
+ * place gain nothing: their lines are in the cache already. Prefetch by software, 1 or 2 KiB ahead
+ * in every array, was within 1 % of none either way, and is left out. */
+INLINE bool may_stream(const args_t *a)
+{
+    return a->master_kind == SL_MASTER_F32 && a->weight &&
+           (uintptr_t)a->weight % VECTOR_STREAM_ALIGN == 0;
+}
+
+/* All elements, a multiple of 32. */
+INLINE void step_whole(const args_t *args, const terms_t *terms, enum sl_optim_kind kind,
+                       enum sl_moment_kind moment)
+{
+    /* Copies whose address stays here: what is loaded from them stays in registers over stores. */
+    const args_t a = *args;
+    const terms_t t = *terms;
+    const bool stream = may_stream(&a);
+    for (size_t i = 0; i < a.count; i += 32)
+        step_32(&a, &t, kind, moment, i, stream);
+    if (stream)
+        v_fence();
+}
+
+/* How far encoding is behind the update: a block, whose scales must be known, and as much more as
+ * it takes to find them. */
+#define Q8_LAG (SL_OPTIM_Q8_BLOCK + 64)
+
+struct q8_state {
+    struct q8_update update;
+    struct q8_encoding encoding, next; /* next: of the block that was updated last */
+};
+
+/* Update elements i to i + 31 and encode those Q8_LAG before; one of the two is left out near the
+ * ends of the run. */
+INLINE void unit_q8(const args_t *a, const terms_t *t, enum sl_optim_kind kind, size_t i,
+                    bool updates, bool encodes, struct q8_state *state, struct q8_ring *ring,
+                    bool stream)
+{
+    const size_t old = i - Q8_LAG;
+    struct lanes x, y;
+    struct q8_dither dither;
+    if (updates) {
+        x = begin_q8_16(a, t, kind, i, &state->update, ring);
+        y = begin_q8_16(a, t, kind, i + 16, &state->update, ring);
+    }
+    if (encodes) {
+        if (old % SL_OPTIM_Q8_BLOCK == 0)
+            state->encoding = state->next;
+        dither = q8_dither_of(random_q8_16(state->encoding.random, old % SL_OPTIM_Q8_BLOCK / 32));
+        if (keeps_exp_avg(kind, t))
+            encode_exp_avg(a, old, state->encoding.m_inverse, dither, ring);
+    }
+    if (updates) {
+        update_ratio(t, kind, &x);
+        update_ratio(t, kind, &y);
+    }
+    if (encodes && keeps_exp_avg_sq(kind))
+        encode_exp_avg_sq(a, old, state->encoding.v_inverse, dither, ring);
+    if (updates) {
+        finish_lanes(a, t, kind, i, &x, stream);
+        finish_lanes(a, t, kind, i + 16, &y, stream);
+        const bool last = i + 32 == a->count;
+        if (last || (i + 32) % SL_OPTIM_Q8_BLOCK == 0) {
+            state->next = close_q8(a, t, kind, i, &state->update);
+            if (!last)
+                state->update = open_q8(a, t, kind, i + 32);
+        }
     }
 }
 
-/* ---- tails: the same on padded copies ---- */
+INLINE void step_whole_q8(const args_t *args, const terms_t *terms, enum sl_optim_kind kind)
+{
+    const args_t a = *args;
+    const terms_t t = *terms;
+    const bool stream = may_stream(&a);
+    const size_t first_end = a.count < Q8_LAG ? a.count : Q8_LAG;
+    struct q8_ring ring;
+    struct q8_state state = {.update = open_q8(&a, &t, kind, 0), .next = {.random = vi_set1(0)}};
+    size_t i = 0;
+    for (; i < first_end; i += 32)
+        unit_q8(&a, &t, kind, i, true, false, &state, &ring, stream);
+    for (; i < a.count; i += 32)
+        unit_q8(&a, &t, kind, i, true, true, &state, &ring, stream);
+    for (i = Q8_LAG > a.count ? Q8_LAG : a.count; i < a.count + Q8_LAG; i += 32)
+        unit_q8(&a, &t, kind, i, false, true, &state, &ring, stream);
+    if (stream)
+        v_fence();
+}
 
-/* Room for a pair of groups, the unit of 8-bit moments; the others use the first half. */
+#define DEFINE_STEP(name, kind)                                                                    \
+    static void name(const args_t *a, const terms_t *t)                                            \
+    {                                                                                              \
+        if (a->moment_kind == SL_MOMENT_F32)                                                       \
+            step_whole(a, t, kind, SL_MOMENT_F32);                                                 \
+        else if (a->moment_kind == SL_MOMENT_BF16)                                                 \
+            step_whole(a, t, kind, SL_MOMENT_BF16);                                                \
+        else                                                                                       \
+            step_whole_q8(a, t, kind);                                                             \
+    }
+
+DEFINE_STEP(step_adamw, SL_OPTIM_ADAMW)
+DEFINE_STEP(step_adam, SL_OPTIM_ADAM)
+DEFINE_STEP(step_lion, SL_OPTIM_LION)
+DEFINE_STEP(step_adagrad, SL_OPTIM_ADAGRAD)
+DEFINE_STEP(step_sgd, SL_OPTIM_SGD)
+
+static void (*const steps[])(const args_t *, const terms_t *) = {
+    [SL_OPTIM_ADAMW] = step_adamw,     [SL_OPTIM_ADAM] = step_adam, [SL_OPTIM_LION] = step_lion,
+    [SL_OPTIM_ADAGRAD] = step_adagrad, [SL_OPTIM_SGD] = step_sgd,
+};
+
+/* ---- runs: whole groups, and the rest in padded copies ---- */
+
+/* Room for a block of 8-bit moments; the others use the first 32. */
 struct padded {
-    _Alignas(64) float grad[32], master[32], exp_avg[32], exp_avg_sq[32];
-    uint16_t low[32], weight[32];
+    _Alignas(64) float grad[SL_OPTIM_Q8_BLOCK], master[SL_OPTIM_Q8_BLOCK];
+    float exp_avg[SL_OPTIM_Q8_BLOCK], exp_avg_sq[SL_OPTIM_Q8_BLOCK];
+    uint16_t low[SL_OPTIM_Q8_BLOCK], weight[SL_OPTIM_Q8_BLOCK];
     args_t args;
 };
 
@@ -243,10 +450,11 @@ static void copy_out(void *array, const void *from, size_t first, size_t count, 
         memcpy((char *)array + first * bytes, from, count * bytes);
 }
 
-/* Element `first` of the run becomes element 0 of the copy; random counters move along. */
+/* Element `first` of the run becomes element 0 of the copy; random counters and scales move along.
+ */
 static void pad_begin(struct padded *pad, const args_t *a, size_t first, size_t count)
 {
-    size_t bytes = sl_moment_bytes(a->moment_kind);
+    const size_t bytes = sl_moment_bytes(a->moment_kind), block = first / SL_OPTIM_Q8_BLOCK;
     memset(pad, 0, sizeof(*pad));
     copy_in(pad->grad, a->grad, first, count, sl_dtype_bytes(a->grad_dtype));
     copy_in(pad->master, a->master, first, count, 4);
@@ -262,6 +470,8 @@ static void pad_begin(struct padded *pad, const args_t *a, size_t first, size_t 
     pad->args.weight = a->weight ? pad->weight : NULL;
     pad->args.exp_avg = pad->exp_avg;
     pad->args.exp_avg_sq = pad->exp_avg_sq;
+    pad->args.exp_avg_scale = a->exp_avg_scale ? a->exp_avg_scale + block : NULL;
+    pad->args.exp_avg_sq_scale = a->exp_avg_sq_scale ? a->exp_avg_sq_scale + block : NULL;
 }
 
 static void pad_end(const struct padded *pad, const args_t *a, size_t first, size_t count)
@@ -274,122 +484,22 @@ static void pad_end(const struct padded *pad, const args_t *a, size_t first, siz
     copy_out(a->exp_avg_sq, pad->exp_avg_sq, first, count, bytes);
 }
 
-/* ---- runs ---- */
-
-/* Whether weights may be written past the caches: the line that an ordinary store would first read
- * is 2 of 30 bytes per parameter. AdamW, bf16 in and out, one Zen 5 core, AVX-512, best of 40
- * passes over 6M parameters: 2.29 Gparam/s, 2.10 with ordinary stores. Arrays that are updated in
- * place gain nothing: their lines are in the cache already. Prefetch by software, 1 or 2 KiB ahead
- * in every array, was within 1 % of none either way, and is left out. */
-INLINE bool may_stream(const args_t *a)
-{
-    return a->master_kind == SL_MASTER_F32 && a->weight &&
-           (uintptr_t)a->weight % VECTOR_STREAM_ALIGN == 0;
-}
-
-INLINE void step_run(const args_t *args, const terms_t *terms, enum sl_optim_kind kind,
-                     enum sl_moment_kind moment)
-{
-    /* Copies whose address stays here: what is loaded from them stays in registers over stores. */
-    const args_t a = *args;
-    const terms_t t = *terms;
-    const bool stream = may_stream(&a);
-    size_t i = 0;
-    for (; i + 16 <= a.count; i += 16)
-        step_16(&a, &t, kind, moment, i, stream);
-    if (i < a.count) {
-        struct padded pad;
-        pad_begin(&pad, args, i, a.count - i);
-        step_16(&pad.args, &t, kind, moment, 0, false);
-        pad_end(&pad, args, i, a.count - i);
-    }
-    if (stream)
-        v_fence();
-}
-
-/* Elements [first, first + count) of the run, one block or the tensor's last piece of one. */
-INLINE void step_block_q8(const args_t *args, const args_t *a, const terms_t *t,
-                          enum sl_optim_kind kind, size_t first, size_t count, bool stream)
-{
-    struct q8_block block;
-    struct padded pad;
-    const size_t full = count & ~(size_t)31, index = first / SL_OPTIM_Q8_BLOCK;
-    const vf m_old = v_set1(keeps_exp_avg(kind, t) ? a->exp_avg_scale[index] : 0);
-    const vf v_old = v_set1(keeps_exp_avg_sq(kind) ? a->exp_avg_sq_scale[index] : 0);
-    block.m_max = block.v_max = vi_set1(0);
-    block.random = random_16(t, (uint32_t)(a->element_first + first), 0);
-    for (size_t at = 0; at < full; at += 16)
-        step_q8_16(a, t, kind, first + at, m_old, v_old, &block, at, stream);
-    if (full < count) {
-        pad_begin(&pad, args, first + full, count - full);
-        step_q8_16(&pad.args, t, kind, 0, m_old, v_old, &block, full, false);
-        step_q8_16(&pad.args, t, kind, 16, m_old, v_old, &block, full + 16, false);
-    }
-    float m_scale = q8_scale(max_lanes(block.m_max));
-    float v_scale = q8_scale(max_lanes(block.v_max));
-    vf m_inverse = v_set1(m_scale > 0 ? Q8_ENCODE_SIGNED / m_scale : 0);
-    vf v_inverse = v_set1(v_scale > 0 ? 1 / v_scale : 0);
-    for (size_t at = 0; at < full; at += 32)
-        encode_q8_32(a, t, kind, first + at, &block, at, m_inverse, v_inverse);
-    if (full < count) {
-        encode_q8_32(&pad.args, t, kind, 0, &block, full, m_inverse, v_inverse);
-        pad_end(&pad, args, first + full, count - full);
-    }
-    if (keeps_exp_avg(kind, t))
-        a->exp_avg_scale[index] = m_scale;
-    if (keeps_exp_avg_sq(kind))
-        a->exp_avg_sq_scale[index] = v_scale;
-}
-
-INLINE void step_run_q8(const args_t *args, const terms_t *terms, enum sl_optim_kind kind)
-{
-    const args_t a = *args;
-    const terms_t t = *terms;
-    const bool stream = may_stream(&a);
-    size_t first = 0;
-    for (; first + SL_OPTIM_Q8_BLOCK <= a.count; first += SL_OPTIM_Q8_BLOCK)
-        step_block_q8(args, &a, &t, kind, first, SL_OPTIM_Q8_BLOCK, stream);
-    if (first < a.count)
-        step_block_q8(args, &a, &t, kind, first, a.count - first, stream);
-    if (stream)
-        v_fence();
-}
-
-#define DEFINE_STEP(name, kind)                                                                    \
-    static void name(const args_t *a, const terms_t *t)                                            \
-    {                                                                                              \
-        if (a->moment_kind == SL_MOMENT_F32)                                                       \
-            step_run(a, t, kind, SL_MOMENT_F32);                                                   \
-        else if (a->moment_kind == SL_MOMENT_BF16)                                                 \
-            step_run(a, t, kind, SL_MOMENT_BF16);                                                  \
-        else                                                                                       \
-            step_run_q8(a, t, kind);                                                               \
-    }
-
-DEFINE_STEP(step_adamw, SL_OPTIM_ADAMW)
-DEFINE_STEP(step_adam, SL_OPTIM_ADAM)
-DEFINE_STEP(step_lion, SL_OPTIM_LION)
-DEFINE_STEP(step_adagrad, SL_OPTIM_ADAGRAD)
-DEFINE_STEP(step_sgd, SL_OPTIM_SGD)
-
 static void optim_step(const args_t *args, const terms_t *terms)
 {
-    switch (args->hyper.kind) {
-    case SL_OPTIM_ADAMW:
-        step_adamw(args, terms);
-        break;
-    case SL_OPTIM_ADAM:
-        step_adam(args, terms);
-        break;
-    case SL_OPTIM_LION:
-        step_lion(args, terms);
-        break;
-    case SL_OPTIM_ADAGRAD:
-        step_adagrad(args, terms);
-        break;
-    case SL_OPTIM_SGD:
-        step_sgd(args, terms);
-        break;
+    const bool q8 = args->moment_kind == SL_MOMENT_Q8;
+    size_t rest = args->count % 32;
+    if (rest > 0 && q8)
+        rest = args->count % SL_OPTIM_Q8_BLOCK; /* a block is not taken apart */
+    args_t whole = *args;
+    whole.count -= rest;
+    if (whole.count > 0)
+        steps[args->hyper.kind](&whole, terms);
+    if (rest > 0) {
+        struct padded pad;
+        pad_begin(&pad, args, whole.count, rest);
+        pad.args.count = (rest + 31) & ~(size_t)31;
+        steps[args->hyper.kind](&pad.args, terms);
+        pad_end(&pad, args, whole.count, rest);
     }
 }
 

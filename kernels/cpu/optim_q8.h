@@ -49,15 +49,6 @@ INLINE vi random_q8_16(vi block, uint32_t pair)
     return vi_mul(vi_xor(x, vi_shr(x, 12)), vi_set1(0x21f0aaadu));
 }
 
-static inline uint32_t max_lanes(vi lanes)
-{
-    uint32_t x[16], max = 0;
-    v_store((float *)x, v_from_bits(lanes));
-    for (int lane = 0; lane < 16; lane++)
-        max = x[lane] > max ? x[lane] : max;
-    return max;
-}
-
 /* The power of two such that magnitude / scale, below 2 - 1/8, rounds to a code whichever way it
  * rounds. 0 for 0. Kept in [2^-126, 2^127] so that its inverse is finite. */
 static inline float q8_scale(uint32_t magnitude_bits)

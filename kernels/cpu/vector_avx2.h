@@ -106,26 +106,76 @@ static inline void v_store(float *to, vf x)
     _mm256_storeu_ps(to + 8, x.b);
 }
 
-static inline vi vi_load_u16(const uint16_t *from)
+static inline uint32_t vi_max_lanes(vi x)
 {
-    return (vi){_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)from)),
-                _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(from + 8)))};
+    __m256i eight = _mm256_max_epi32(x.a, x.b);
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }
 
-/* packus works within 128-bit halves: the permutation puts the quarters back in order. */
-static inline __m256i pack_u16_avx2(vi x)
+static inline __m256i keep_nan_avx2(__m256i x, __m256 of)
 {
-    return _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8);
+    __m256i quiet = _mm256_or_si256(_mm256_castps_si256(of), _mm256_set1_epi32(0x400000));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(of, of, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(x, quiet, nan);
 }
 
-static inline void vi_store_u16(uint16_t *to, vi x)
+static inline vi vi_keep_nan(vi x, vf of)
 {
-    _mm256_storeu_si256((__m256i *)to, pack_u16_avx2(x));
+    return (vi){keep_nan_avx2(x.a, of.a), keep_nan_avx2(x.b, of.b)};
 }
 
-static inline void vi_stream_u16(uint16_t *to, vi x)
+/* Eight words, each to the upper half of a lane: the load puts them in both 128-bit halves. */
+static inline __m256 load_bf16_avx2(const uint16_t *from)
 {
-    _mm256_stream_si256((__m256i *)to, pack_u16_avx2(x));
+    const __m256i lanes =
+        _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, -1, -1, 8, 9, -1,
+                         -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+    __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)from));
+    return _mm256_castsi256_ps(_mm256_shuffle_epi8(twice, lanes));
+}
+
+static inline vf v_load_bf16(const uint16_t *from)
+{
+    return (vf){load_bf16_avx2(from), load_bf16_avx2(from + 8)};
+}
+
+/* unpack and packus work within 128-bit halves: this puts the quarters in order for the one and
+ * back in order after the other. */
+static inline __m256i swap_quarters_avx2(__m256i x)
+{
+    return _mm256_permute4x64_epi64(x, 0xd8);
+}
+
+static inline vi vi_load_halves(const uint16_t *low, const uint16_t *high)
+{
+    __m256i x = swap_quarters_avx2(_mm256_loadu_si256((const __m256i *)low));
+    __m256i y = swap_quarters_avx2(_mm256_loadu_si256((const __m256i *)high));
+    return (vi){_mm256_unpacklo_epi16(x, y), _mm256_unpackhi_epi16(x, y)};
+}
+
+static inline void vi_store_low(uint16_t *to, vi x)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i a = _mm256_blend_epi16(x.a, zero, 0xaa), b = _mm256_blend_epi16(x.b, zero, 0xaa);
+    _mm256_storeu_si256((__m256i *)to, swap_quarters_avx2(_mm256_packus_epi32(a, b)));
+}
+
+static inline __m256i high_halves_avx2(vi x)
+{
+    return swap_quarters_avx2(
+        _mm256_packus_epi32(_mm256_srli_epi32(x.a, 16), _mm256_srli_epi32(x.b, 16)));
+}
+
+static inline void vi_store_high(uint16_t *to, vi x)
+{
+    _mm256_storeu_si256((__m256i *)to, high_halves_avx2(x));
+}
+
+static inline void vi_stream_high(uint16_t *to, vi x)
+{
+    _mm256_stream_si256((__m256i *)to, high_halves_avx2(x));
 }
 
 static inline vi vi_load_u8(const uint8_t *from)
@@ -171,11 +221,20 @@ static inline vf v_load_f16(const uint16_t *from)
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + 8)))};
 }
 
-static inline vi vi_f16_from_f32(vf x)
+static inline __m256i f16_avx2(vf x)
 {
     enum { mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }; /* clang wants a constant */
-    return (vi){_mm256_cvtepu16_epi32(_mm256_cvtps_ph(x.a, mode)),
-                _mm256_cvtepu16_epi32(_mm256_cvtps_ph(x.b, mode))};
+    return _mm256_set_m128i(_mm256_cvtps_ph(x.b, mode), _mm256_cvtps_ph(x.a, mode));
+}
+
+static inline void v_store_f16(uint16_t *to, vf x)
+{
+    _mm256_storeu_si256((__m256i *)to, f16_avx2(x));
+}
+
+static inline void v_stream_f16(uint16_t *to, vf x)
+{
+    _mm256_stream_si256((__m256i *)to, f16_avx2(x));
 }
 
 static inline vd vd_zero(void)

@@ -69,19 +69,61 @@ static inline vi vi_select(vi mask, vi x, vi y)
     return _mm512_ternarylogic_epi32(mask, x, y, 0xca);
 }
 
-static inline vi vi_load_u16(const uint16_t *from)
+static inline uint32_t vi_max_lanes(vi x)
 {
-    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+    return (uint32_t)_mm512_reduce_max_epi32(x);
 }
 
-static inline void vi_store_u16(uint16_t *to, vi x)
+static inline vi vi_keep_nan(vi x, vf of)
+{
+    __mmask16 nan = _mm512_cmp_ps_mask(of, of, _CMP_UNORD_Q);
+    return _mm512_mask_or_epi32(x, nan, vi_from_bits(of), vi_set1(0x400000u));
+}
+
+/* Words move between halves and lanes by one permutation; a conversion and a shift would be two. */
+static inline __m512i load_half_avx512(const uint16_t *from)
+{
+    return _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)from));
+}
+
+/* Word 2i of the result is word i of the one operand, word 2i + 1 word i of the other. */
+static inline __m512i interleaved_avx512(uint32_t other)
+{
+    return _mm512_add_epi32(_mm512_mullo_epi32(vi_iota(), vi_set1(0x10001u)), vi_set1(other << 16));
+}
+
+static inline vf v_load_bf16(const uint16_t *from)
+{
+    return v_from_bits(
+        _mm512_maskz_permutexvar_epi16(0xaaaaaaaau, interleaved_avx512(0), load_half_avx512(from)));
+}
+
+static inline vi vi_load_halves(const uint16_t *low, const uint16_t *high)
+{
+    return _mm512_permutex2var_epi16(load_half_avx512(low), interleaved_avx512(32),
+                                     load_half_avx512(high));
+}
+
+static inline void vi_store_low(uint16_t *to, vi x)
 {
     _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16(x));
 }
 
-static inline void vi_stream_u16(uint16_t *to, vi x)
+static inline __m256i high_halves_avx512(vi x)
 {
-    _mm256_stream_si256((__m256i *)to, _mm512_cvtepi32_epi16(x));
+    const __m512i odd = _mm512_add_epi32(_mm512_mullo_epi32(vi_iota(), vi_set1(0x40004u)),
+                                         vi_set1(0x30001u)); /* words 1, 3, 5, ... */
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi16(odd, x));
+}
+
+static inline void vi_store_high(uint16_t *to, vi x)
+{
+    _mm256_storeu_si256((__m256i *)to, high_halves_avx512(x));
+}
+
+static inline void vi_stream_high(uint16_t *to, vi x)
+{
+    _mm256_stream_si256((__m256i *)to, high_halves_avx512(x));
 }
 
 static inline vi vi_load_u8(const uint8_t *from)
@@ -128,9 +170,19 @@ static inline vf v_load_f16(const uint16_t *from)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
 }
 
-static inline vi vi_f16_from_f32(vf x)
+static inline __m256i f16_avx512(vf x)
 {
-    return _mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline void v_store_f16(uint16_t *to, vf x)
+{
+    _mm256_storeu_si256((__m256i *)to, f16_avx512(x));
+}
+
+static inline void v_stream_f16(uint16_t *to, vf x)
+{
+    _mm256_stream_si256((__m256i *)to, f16_avx512(x));
 }
 
 static inline vd vd_zero(void)

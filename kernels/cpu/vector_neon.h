@@ -118,21 +118,51 @@ static inline void v_store(float *to, vf x)
     QUARTERS vst1q_f32(to + 4 * quarter, x.val[quarter]);
 }
 
-static inline vi vi_load_u16(const uint16_t *from)
+static inline uint32_t vi_max_lanes(vi x)
 {
-    vi r;
-    QUARTERS r.val[quarter] = vmovl_u16(vld1_u16(from + 4 * quarter));
+    vi two = vi_max((vi){{x.val[0], x.val[1]}}, (vi){{x.val[2], x.val[3]}});
+    return (uint32_t)vmaxvq_s32(vreinterpretq_s32_u32(MAX_SIGNED(two.val[0], two.val[1])));
+}
+
+static inline vi vi_keep_nan(vi x, vf of)
+{
+    QUARTERS
+    {
+        uint32x4_t quiet = vorrq_u32(vreinterpretq_u32_f32(of.val[quarter]), vdupq_n_u32(0x400000));
+        uint32x4_t number = vceqq_f32(of.val[quarter], of.val[quarter]);
+        x.val[quarter] = vbslq_u32(number, x.val[quarter], quiet);
+    }
+    return x;
+}
+
+static inline vf v_load_bf16(const uint16_t *from)
+{
+    vf r;
+    QUARTERS r.val[quarter] = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(from + 4 * quarter), 16));
     return r;
 }
 
-static inline void vi_store_u16(uint16_t *to, vi x)
+static inline vi vi_load_halves(const uint16_t *low, const uint16_t *high)
+{
+    vi r;
+    QUARTERS r.val[quarter] =
+        vaddw_u16(vshll_n_u16(vld1_u16(high + 4 * quarter), 16), vld1_u16(low + 4 * quarter));
+    return r;
+}
+
+static inline void vi_store_low(uint16_t *to, vi x)
 {
     QUARTERS vst1_u16(to + 4 * quarter, vmovn_u32(x.val[quarter]));
 }
 
-static inline void vi_stream_u16(uint16_t *to, vi x)
+static inline void vi_store_high(uint16_t *to, vi x)
 {
-    vi_store_u16(to, x);
+    QUARTERS vst1_u16(to + 4 * quarter, vshrn_n_u32(x.val[quarter], 16));
+}
+
+static inline void vi_stream_high(uint16_t *to, vi x)
+{
+    vi_store_high(to, x);
 }
 
 static inline vi vi_load_u8(const uint8_t *from)
@@ -187,11 +217,14 @@ static inline vf v_load_f16(const uint16_t *from)
     return r;
 }
 
-static inline vi vi_f16_from_f32(vf x)
+static inline void v_store_f16(uint16_t *to, vf x)
 {
-    vi r;
-    QUARTERS r.val[quarter] = vmovl_u16(vreinterpret_u16_f16(vcvt_f16_f32(x.val[quarter])));
-    return r;
+    QUARTERS vst1_u16(to + 4 * quarter, vreinterpret_u16_f16(vcvt_f16_f32(x.val[quarter])));
+}
+
+static inline void v_stream_f16(uint16_t *to, vf x)
+{
+    v_store_f16(to, x);
 }
 
 static inline vd vd_zero(void)
@@ -216,10 +249,7 @@ static inline vd vd_add_square(vd sum, vf x)
 
 static inline vd vd_add_square_bf16(vd sum, const uint16_t *from)
 {
-    vf x;
-    QUARTERS x.val[quarter] =
-        vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(from + 4 * quarter)), 16));
-    return vd_add_square(sum, x);
+    return vd_add_square(sum, v_load_bf16(from));
 }
 
 static inline void vd_store(double *to, vd x)

@@ -17,7 +17,7 @@
 #include "base/dtype.h"
 
 #define VECTOR_NAME scalar
-#define VECTOR_STREAM_ALIGN 1 /* v_stream_u16 needs this alignment */
+#define VECTOR_STREAM_ALIGN 1 /* vi_stream_high and v_stream_f16 need this alignment */
 
 typedef struct {
     float x[16];
@@ -156,23 +156,45 @@ static inline void v_store(float *to, vf a)
     memcpy(to, &a, sizeof(a));
 }
 
-static inline vi vi_load_u16(const uint16_t *from)
+/* The largest lane, signed. */
+static inline uint32_t vi_max_lanes(vi a)
+{
+    uint32_t max = a.x[0];
+    LANES max = (int32_t)a.x[lane] > (int32_t)max ? a.x[lane] : max;
+    return max;
+}
+
+/* Where x is NaN its bits, made quiet; elsewhere a. */
+static inline vi vi_keep_nan(vi a, vf x)
+{
+    LANES a.x[lane] = isnan(x.x[lane]) ? sl_bits_from_f32(x.x[lane]) | 0x400000u : a.x[lane];
+    return a;
+}
+
+/* low | high << 16 */
+static inline vi vi_load_halves(const uint16_t *low, const uint16_t *high)
 {
     vi r;
-    LANES r.x[lane] = from[lane];
+    LANES r.x[lane] = low[lane] | (uint32_t)high[lane] << 16;
     return r;
 }
 
-/* values below 2^16 */
-static inline void vi_store_u16(uint16_t *to, vi a)
+/* The lower half of each lane. */
+static inline void vi_store_low(uint16_t *to, vi a)
 {
     LANES to[lane] = (uint16_t)a.x[lane];
 }
 
-/* The same past the cache, where the instruction set can. */
-static inline void vi_stream_u16(uint16_t *to, vi a)
+/* The upper half of each lane. */
+static inline void vi_store_high(uint16_t *to, vi a)
 {
-    vi_store_u16(to, a);
+    LANES to[lane] = (uint16_t)(a.x[lane] >> 16);
+}
+
+/* The same past the cache, where the instruction set can. */
+static inline void vi_stream_high(uint16_t *to, vi a)
+{
+    vi_store_high(to, a);
 }
 
 static inline vi vi_load_u8(const uint8_t *from)
@@ -210,6 +232,13 @@ static inline void vi_store_s8(uint8_t *to, vi a, vi b, vf x, vf y)
     }
 }
 
+static inline vf v_load_bf16(const uint16_t *from)
+{
+    vf r;
+    LANES r.x[lane] = sl_f32_from_bf16(from[lane]);
+    return r;
+}
+
 static inline vf v_load_f16(const uint16_t *from)
 {
     vf r;
@@ -217,12 +246,16 @@ static inline vf v_load_f16(const uint16_t *from)
     return r;
 }
 
-/* the half's bits in the low 16 of each lane */
-static inline vi vi_f16_from_f32(vf a)
+/* Rounded to nearest even. */
+static inline void v_store_f16(uint16_t *to, vf a)
 {
-    vi r;
-    LANES r.x[lane] = sl_f16_from_f32(a.x[lane]);
-    return r;
+    LANES to[lane] = sl_f16_from_f32(a.x[lane]);
+}
+
+/* The same past the cache, where the instruction set can. */
+static inline void v_stream_f16(uint16_t *to, vf a)
+{
+    v_store_f16(to, a);
 }
 
 static inline vd vd_zero(void)
