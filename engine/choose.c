@@ -323,8 +323,8 @@ int sl_choose(struct sl_step_options *step, struct sl_choice *choice,
     if (!result && options->hardware && !options->step.generate_positions) {
         struct sl_step_options rule = c.best;
         result = try_step(&c, &rule, "the rule: fastest tier first");
-        if (!result && !choice->rows[0].taken)
-            options = NULL; /* it does not fit: nothing to improve */
+        if (!result && (!choice->rows[0].taken || options->rule_only))
+            options = NULL; /* it does not fit, so there is nothing to improve; or that was all */
     } else {
         options = NULL;
     }
@@ -338,5 +338,6 @@ int sl_choose(struct sl_step_options *step, struct sl_choice *choice,
             break;
     }
     *step = c.best;
+    choice->ops = c.ops;
     return result;
 }

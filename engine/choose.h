@@ -39,12 +39,14 @@ struct sl_choice {
     size_t row_count;
     size_t best;    /* the row that was chosen */
     bool cut_short; /* plans of this size: not every candidate was tried */
+    uint64_t ops;   /* of all plans that were built */
 };
 
 struct sl_choose_options {
     struct sl_step_options step;
     struct sl_choose_free free;
     bool nvme;                            /* there is a path for NVMe */
+    bool rule_only;                       /* the first candidate alone, placed and simulated */
     uint64_t budget_bytes[SL_TIER_COUNT]; /* 0: no limit */
     const struct sl_hardware *hardware;   /* NULL: the rule alone, nothing is simulated */
     /* Place the plan of a setting, give it and its totals; it is valid until the next call. The

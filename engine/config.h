@@ -65,6 +65,9 @@ struct sl_config_monitor {
 struct sl_config {
     /* batch: train_batch = micro_batch * accumulation, one rank */
     uint64_t micro_batch, accumulation, train_batch;
+    bool micro_batch_auto;  /* asked for "auto" and nothing fixes it: micro_batch is what it is
+                               where it cannot be chosen */
+    bool train_batch_given; /* micro_batch_auto: the batch stays, accumulation follows */
     uint64_t sequence_length; /* 0: the smaller of 1024 and the model's positions */
     uint64_t steps;           /* updates; 0: from epochs */
     double epochs;            /* 0: from steps */

@@ -29,7 +29,11 @@ static const char intro[] =
     "- `\"auto\"` takes the value of Sluice's own key (`train.*`), or comes from the model, or is "
     "the default; it is allowed\n"
     "  for every number and boolean, and where the table says so. A given value\n"
-    "  that disagrees with a given `train.*` key is refused.\n"
+    "  that disagrees with a given `train.*` key is refused. A micro-batch size that is `auto` and "
+    "that nothing else gives is\n"
+    "  chosen by simulation ([plan.md](plan.md)): Hugging Face's trainer would take it from its "
+    "own "
+    "argument, here `train.micro_batch`.\n"
     "- Whole numbers may be written `5e8`; `null` is as if the key were not there.\n"
     "- A file larger than 1 MiB, deeper than 64, or with more than 1,024 keys in an object is "
     "refused unread.\n";

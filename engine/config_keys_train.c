@@ -13,9 +13,13 @@ static const struct sl_key train_keys[] = {
             .flags = SL_KEY_OWN),
     HONORED("train.sequence_length", SL_KEY_COUNT, "1024, or the model's positions if fewer",
             "tokens of one sample; a numeric key", .flags = SL_KEY_OWN, .min = 1, .max = 1 << 24),
-    HONORED("train.micro_batch", SL_KEY_COUNT, "1",
-            "supplies train_micro_batch_size_per_gpu where that is auto or absent",
-            .flags = SL_KEY_OWN | SL_KEY_SUPPLIES, .min = 1, .max = 1 << 20),
+    HONORED(
+        "train.micro_batch", SL_KEY_COUNT, "1",
+        "supplies train_micro_batch_size_per_gpu where that is auto or absent; auto (also there, "
+        "where nothing else fixes it): once the fastest that fits, by simulation "
+        "(docs/plan.md), recorded in the run's checkpoints; the default where there is no "
+        "hardware profile",
+        .flags = SL_KEY_OWN | SL_KEY_SUPPLIES | SL_KEY_AUTO, .min = 1, .max = 1 << 20),
     HONORED("train.accumulation", SL_KEY_COUNT, "1",
             "supplies gradient_accumulation_steps where that is auto or absent",
             .flags = SL_KEY_OWN | SL_KEY_SUPPLIES, .min = 1, .max = 1 << 20),

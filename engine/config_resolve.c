@@ -273,6 +273,10 @@ void sl_resolve_batch(struct sl_config_context *context)
     uint64_t batch = (uint64_t)number[0], micro = (uint64_t)number[1],
              accumulation = (uint64_t)number[2];
     bool free_micro = !micro && !batch;
+    config->micro_batch_auto = !micro && !(batch && accumulation) &&
+                               (sl_value(context, keys[1])->state == SL_VALUE_AUTO ||
+                                sl_value(context, "train.micro_batch")->state == SL_VALUE_AUTO);
+    config->train_batch_given = batch != 0;
     uint64_t given[3] = {batch, micro, accumulation};
     if (!close_triangle(&batch, &micro, &accumulation))
         batch_refused(context, given[0], given[1], given[2]);
@@ -284,10 +288,15 @@ void sl_resolve_batch(struct sl_config_context *context)
                          (unsigned long long)(i == 0   ? batch
                                               : i == 1 ? micro
                                                        : accumulation));
-    sl_config_note(context, "batch: %llu = micro-batch %llu x accumulation %llu%s",
+    sl_config_note(context, "batch: %s%llu = micro-batch %llu x accumulation %llu%s",
+                   config->micro_batch_auto ? "the micro-batch is auto: chosen by simulation where "
+                                              "there is a hardware profile, else "
+                                            : "",
                    (unsigned long long)batch, (unsigned long long)micro,
                    (unsigned long long)accumulation,
-                   free_micro ? "; no batch size is given, set train.micro_batch for another" : "");
+                   free_micro && !config->micro_batch_auto
+                       ? "; no batch size is given, set train.micro_batch for another"
+                       : "");
 }
 
 /* --- the rest of the run --- */

@@ -190,11 +190,14 @@ static int over_budget(struct sl_engine *engine, struct sl_error *error)
     if (tier == SL_TIER_COUNT)
         return 0;
     uint64_t budget = engine->options.budget_bytes[tier];
-    char need[SL_SIZE_TEXT_BYTES], have[SL_SIZE_TEXT_BYTES], text[512];
+    char need[SL_SIZE_TEXT_BYTES], have[SL_SIZE_TEXT_BYTES], smallest[80] = "", text[512];
+    if (sl_batch_found_none(&engine->batch))
+        snprintf(smallest, sizeof(smallest),
+                 "train.micro_batch auto: not even %zu fits: ", engine->options.step.batch);
     bool found = engine->options.find_nearest && find_nearest(engine, text);
-    return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "memory.%s: %s needed, %s %s; %s%s",
-                        sl_tier_name((enum sl_tier)tier), sl_size_format(total[tier], need),
-                        sl_size_format(budget, have),
+    return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "%smemory.%s: %s needed, %s %s; %s%s",
+                        smallest, sl_tier_name((enum sl_tier)tier),
+                        sl_size_format(total[tier], need), sl_size_format(budget, have),
                         engine->budget_given[tier] ? "allowed" : sources[tier],
                         found ? "what would fit: " : remedies[tier], found ? text : "");
 }
@@ -232,9 +235,9 @@ static void check_hardware(struct sl_engine *engine)
     o->hardware = NULL;
 }
 
-static int choose_setting(struct sl_engine *engine, struct sl_error *error)
+static struct sl_choose_options choose_options(struct sl_engine *engine)
 {
-    struct sl_engine_options *o = &engine->options;
+    const struct sl_engine_options *o = &engine->options;
     struct sl_choose_options choose = {
         .step = o->step,
         .free = o->free,
@@ -245,7 +248,33 @@ static int choose_setting(struct sl_engine *engine, struct sl_error *error)
     };
     memcpy(choose.free.placement, o->placement_free, sizeof(choose.free.placement));
     memcpy(choose.budget_bytes, o->budget_bytes, sizeof(choose.budget_bytes));
-    return sl_choose(&o->step, &engine->choice, &choose, error);
+    return choose;
+}
+
+/* Where the micro-batch size is auto, before all that depends on it. */
+static int choose_batch(struct sl_engine *engine, struct sl_error *error)
+{
+    struct sl_engine_options *o = &engine->options;
+    if (!o->batch.free || o->step.generate_positions)
+        return 0;
+    struct sl_choose_options choose = choose_options(engine);
+    int result = 0;
+    if (o->hardware)
+        result = sl_choose_batch(&o->step, &engine->batch, &o->batch, &choose, error);
+    if (result || sl_batch_found_none(&engine->batch))
+        return result; /* over_budget says what is missing */
+    sl_log_write(o->log, SL_LOG_INFO, "micro-batch: %zu x %zu per step, %s", o->step.batch,
+                 o->step.micro_batches,
+                 o->hardware ? "chosen by simulation (train.micro_batch auto)"
+                             : "though train.micro_batch is auto: there is no hardware profile to "
+                               "choose by (sluice doctor --measure auto FOLDER)");
+    return 0;
+}
+
+static int choose_setting(struct sl_engine *engine, struct sl_error *error)
+{
+    struct sl_choose_options choose = choose_options(engine);
+    return sl_choose(&engine->options.step, &engine->choice, &choose, error);
 }
 
 static int no_path_for_nvme(struct sl_error *error)
@@ -268,8 +297,10 @@ int sl_engine_plan(struct sl_engine *engine, const struct sl_engine_options *opt
         step->activation = engine->device->activation_dtype;
         step->unified = engine->device->properties.unified;
         check_hardware(engine);
-        result = choose_setting(engine, error);
+        result = choose_batch(engine, error);
     }
+    if (!result)
+        result = choose_setting(engine, error);
     if (!result)
         result = place_plan(engine, &engine->options.step, error);
     if (!result)

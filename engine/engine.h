@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/choose.h"
+#include "engine/choose_batch.h"
 #include "engine/step_plan.h"
 #include "engine/step_run.h"
 #include "nvme/swap.h"
@@ -30,6 +31,7 @@ struct sl_engine_options {
     uint64_t budget_bytes[SL_TIER_COUNT]; /* 0: what the machine has */
     bool placement_free[SL_PLACED_COUNT]; /* not given: the fastest tiers that it fits in */
     struct sl_choose_free free;           /* the rest that may be chosen; its placement is unused */
+    struct sl_batch_free batch;           /* micro-batch size; step.batch is what it is otherwise */
     bool find_nearest; /* where nothing fits, name the nearest setting that would: more plans built
                         */
     const struct sl_hardware *hardware; /* of this machine, borrowed while planning; NULL: none */
@@ -42,6 +44,7 @@ struct sl_engine {
     struct sl_workers *workers;
     struct sl_device *device;
     struct sl_step_plan sp;
+    struct sl_batch_choice batch;     /* micro-batch sizes that were tried */
     struct sl_choice choice;          /* what was tried, and why this plan */
     bool budget_given[SL_TIER_COUNT]; /* else options.budget_bytes is what the machine has */
     struct sl_arena host;

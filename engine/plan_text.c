@@ -22,6 +22,7 @@ static void put_speed(FILE *out, const struct sl_engine *engine)
 {
     struct sl_report report;
     struct sl_error error = {0};
+    sl_setting_write_batch(out, &engine->batch);
     sl_setting_write_choice(out, &engine->choice);
     if (!engine->options.hardware) {
         fputs(no_profile, out);
@@ -94,6 +95,28 @@ static void json_choice(FILE *out, const struct sl_choice *choice)
     fprintf(out, "],\n");
 }
 
+static void json_batch(FILE *out, const struct sl_engine *engine)
+{
+    const struct sl_batch_choice *choice = &engine->batch;
+    const struct sl_step_options *o = &engine->sp.options;
+    fprintf(out,
+            "  \"micro_batch\": %zu,\n  \"accumulation\": %zu,\n"
+            "  \"micro_batch_candidates\": [",
+            o->batch, o->micro_batches);
+    for (size_t i = 0; i < choice->row_count; i++) {
+        const struct sl_batch_row *row = &choice->rows[i];
+        fprintf(out,
+                "%s\n    {\"micro_batch\": %zu, \"accumulation\": %zu, "
+                "\"seconds_per_token\": %.9g, \"device_bytes\": %llu, \"host_bytes\": %llu, "
+                "\"nvme_bytes\": %llu, \"kept\": %s, \"chosen\": %s}",
+                i ? "," : "", row->micro_batch, row->micro_batches, row->seconds_per_token,
+                (unsigned long long)row->bytes[0], (unsigned long long)row->bytes[1],
+                (unsigned long long)row->bytes[2], row->taken ? "true" : "false",
+                i == choice->best ? "true" : "false");
+    }
+    fprintf(out, "],\n");
+}
+
 static void json_speed(FILE *out, const struct sl_engine *engine)
 {
     struct sl_report report;
@@ -132,6 +155,7 @@ static void put_json(FILE *out, const struct sl_engine *engine, const struct sl_
                 sl_placed_name((enum sl_placed)kind), f[0], f[1], f[2]);
     }
     fprintf(out, "},\n");
+    json_batch(out, engine);
     json_speed(out, engine);
     json_tiers(out, "memory_bytes", total);
     json_tiers(out, "allowed_bytes", engine->options.budget_bytes);

@@ -185,7 +185,7 @@ static int open_data(struct sl_session *s, const struct sl_run_options *o, struc
 static int count_steps(struct sl_session *s, struct sl_error *error)
 {
     struct sl_config *c = &s->config;
-    s->steps = c->steps;
+    s->steps = s->steps_given;
     if (!s->steps && s->dataset) {
         uint64_t per_epoch = sl_dataset_sequences(s->dataset) / c->train_batch;
         if (per_epoch == 0)
@@ -243,6 +243,35 @@ static struct sl_choose_free free_settings(const struct sl_config *c)
     };
 }
 
+/* Micro-batches per visit of a layer; 0: all. */
+static uint64_t group_of(const struct sl_config *c)
+{
+    return c->order == SL_CONFIG_BATCH_MAJOR ? 1 : c->micro_batch_group;
+}
+
+static struct sl_batch_free free_batch(const struct sl_session *s)
+{
+    const struct sl_config *c = &s->config;
+    return (struct sl_batch_free){
+        .free = c->micro_batch_auto,
+        .total = c->train_batch_given ? c->train_batch : 0,
+        .accumulation = c->accumulation,
+        .total_max = s->dataset ? sl_dataset_sequences(s->dataset) : 0,
+        .group = group_of(c),
+    };
+}
+
+int sl_session_set_batch(struct sl_session *s, uint64_t micro_batch, uint64_t accumulation,
+                         struct sl_error *error)
+{
+    struct sl_config *c = &s->config;
+    c->micro_batch = micro_batch;
+    c->accumulation = accumulation;
+    c->train_batch = micro_batch * accumulation;
+    sl_batch_set(&s->engine.step, micro_batch, accumulation, group_of(c));
+    return count_steps(s, error);
+}
+
 static uint64_t largest_layer(const struct sl_model *model)
 {
     uint64_t largest = 1;
@@ -258,10 +287,7 @@ static void fill_engine(struct sl_session *s, const struct sl_run_options *o)
     *e = (struct sl_engine_options){
         .step = {.model = &s->model,
                  .precision = c->precision,
-                 .batch = c->micro_batch,
                  .sequence = sequence_of(s),
-                 .micro_batches = c->accumulation,
-                 .group = c->accumulation,
                  .recompute = c->activation_checkpointing,
                  .sub_group_elements = choose_sub_group(s),
                  .optimizer_buffers = choose_buffers(c),
@@ -289,10 +315,8 @@ static void fill_engine(struct sl_session *s, const struct sl_run_options *o)
     };
     e->free = free_settings(c);
     e->hardware = s->has_hardware ? &s->hardware : NULL;
-    if (c->order == SL_CONFIG_BATCH_MAJOR)
-        e->step.group = 1;
-    else if (c->micro_batch_group)
-        e->step.group = sl_min_u64(c->micro_batch_group, c->accumulation);
+    e->batch = free_batch(s);
+    sl_batch_set(&e->step, c->micro_batch, c->accumulation, group_of(c));
     for (size_t i = 0; i < c->nvme.path_count; i++)
         s->nvme_paths[i] = c->nvme.paths[i];
     for (int tier = 0; tier < SL_TIER_COUNT; tier++)
@@ -361,6 +385,7 @@ static int open_session(struct sl_session *s, const struct sl_run_options *o, en
             .precision = precision,
         };
         result = sl_config_load(&s->config, &inputs, &s->report, error);
+        s->steps_given = s->config.steps;
     }
     if (!result && purpose == TO_RUN)
         result = open_hardware(s, o, error);

@@ -25,6 +25,7 @@ struct sl_session {
     struct sl_tokenizer *tokenizer;
     struct sl_dataset *dataset; /* NULL without data */
     uint64_t steps;             /* of the run; 0 where neither steps nor data are given */
+    uint64_t steps_given;       /* train.steps; 0: from epochs and data */
     const char *nvme_paths[SL_CONFIG_NVME_PATHS_MAX];
     struct sl_hardware hardware; /* of this machine, where has_hardware */
     bool has_hardware;
@@ -42,6 +43,11 @@ int sl_session_open_elsewhere(struct sl_session *session, const struct sl_run_op
  * folder holds them. */
 int sl_session_open_weights(struct sl_session *session, const struct sl_run_options *options,
                             struct sl_error *error);
+
+/* Another batch than the configuration's: what "auto" has become, or what a run was begun with. The
+ * run's steps follow. Errors: the data has fewer samples. */
+int sl_session_set_batch(struct sl_session *session, uint64_t micro_batch, uint64_t accumulation,
+                         struct sl_error *error);
 void sl_session_close(struct sl_session *session); /* a zeroed one is allowed */
 
 #endif

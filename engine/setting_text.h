@@ -8,10 +8,17 @@
 #include <stdio.h>
 
 #include "engine/choose.h"
+#include "engine/choose_batch.h"
 #include "engine/step_plan.h"
 
 /* Where each kind of state lies, and in what order it moves. */
 void sl_setting_write(FILE *out, const struct sl_step_options *step);
+
+/* The micro-batch sizes that were tried; nothing where none was. */
+void sl_setting_write_batch(FILE *out, const struct sl_batch_choice *choice);
+
+/* The micro-batch sizes that were tried; nothing where none was. */
+void sl_setting_write_batch(FILE *out, const struct sl_batch_choice *choice);
 
 /* The candidates that were tried; nothing where there was only one. */
 void sl_setting_write_choice(FILE *out, const struct sl_choice *choice);

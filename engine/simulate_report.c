@@ -269,21 +269,41 @@ int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
     return result;
 }
 
+static struct sl_choose_options choose_options(struct fit *fit, const struct sl_hardware *share,
+                                               const struct sl_choose_free *free)
+{
+    struct sl_choose_options choose = {
+        .step = *fit->options->step,
+        .free = *free,
+        .nvme = fit->options->budget_bytes[SL_TIER_NVME] > 0,
+        .hardware = share,
+        .attempt = choose_attempt,
+        .user = fit,
+    };
+    memcpy(choose.budget_bytes, fit->options->budget_bytes, sizeof(choose.budget_bytes));
+    return choose;
+}
+
+int sl_report_choose_batch(struct sl_step_options *out, struct sl_batch_choice *choice,
+                           const struct sl_fit_options *options, const struct sl_batch_free *batch,
+                           const struct sl_hardware *hardware, const struct sl_choose_free *free,
+                           struct sl_error *error)
+{
+    struct fit fit = {.options = options};
+    struct sl_hardware share = sl_hardware_share(hardware, options->ranks);
+    struct sl_choose_options choose = choose_options(&fit, &share, free);
+    int result = sl_choose_batch(out, choice, batch, &choose, error);
+    sl_step_plan_finish(&fit.plan);
+    return result;
+}
+
 int sl_report_choose(struct sl_step_options *out, bool *fits, struct sl_choice *choice,
                      const struct sl_fit_options *options, const struct sl_hardware *hardware,
                      const struct sl_choose_free *free, struct sl_error *error)
 {
     struct fit fit = {.options = options};
     struct sl_hardware share = sl_hardware_share(hardware, options->ranks);
-    struct sl_choose_options choose = {
-        .step = *options->step,
-        .free = *free,
-        .nvme = options->budget_bytes[SL_TIER_NVME] > 0,
-        .hardware = &share,
-        .attempt = choose_attempt,
-        .user = &fit,
-    };
-    memcpy(choose.budget_bytes, options->budget_bytes, sizeof(choose.budget_bytes));
+    struct sl_choose_options choose = choose_options(&fit, &share, free);
     int result = sl_choose(out, choice, &choose, error);
     *fits = !result && choice->rows[0].taken;
     sl_step_plan_finish(&fit.plan);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "engine/choose.h"
+#include "engine/choose_batch.h"
 #include "engine/step_plan.h"
 #include "offload/simulate.h"
 
@@ -74,6 +75,12 @@ int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
 int sl_report_choose(struct sl_step_options *out, bool *fits, struct sl_choice *choice,
                      const struct sl_fit_options *options, const struct sl_hardware *hardware,
                      const struct sl_choose_free *free, struct sl_error *error);
+
+/* Choose the micro-batch size (engine/choose_batch.h) into *out, before sl_report_choose. */
+int sl_report_choose_batch(struct sl_step_options *out, struct sl_batch_choice *choice,
+                           const struct sl_fit_options *options, const struct sl_batch_free *batch,
+                           const struct sl_hardware *hardware, const struct sl_choose_free *free,
+                           struct sl_error *error);
 
 /* Lanes and speed, without memory, for people. */
 void sl_report_write_speed(FILE *out, const struct sl_report *report);

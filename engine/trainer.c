@@ -152,13 +152,47 @@ static int check_resume(const struct trainer *t, const char *path, const struct 
     return 0;
 }
 
-/* Before arenas and swap space: a resume that is refused costs nothing. */
+/* A micro-batch that is auto is the run's, whatever this machine would choose. */
+static int take_batch_of_run(struct trainer *t, struct sl_error *error)
+{
+    struct sl_batch_free *batch = &t->session.engine.batch;
+    uint64_t micro_batch = t->from.micro_batch;
+    if (!batch->free)
+        return 0;
+    if (micro_batch == 0 || (batch->total && batch->total % micro_batch))
+        return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                            "--resume %s: a batch of %llu is no multiple of the run's micro-batch "
+                            "%llu; resume with the settings of the run",
+                            t->last, (unsigned long long)batch->total,
+                            (unsigned long long)micro_batch);
+    batch->free = false;
+    sl_log_write(t->o->run.log, SL_LOG_INFO,
+                 "micro-batch: %llu, of the run (train.micro_batch auto)",
+                 (unsigned long long)micro_batch);
+    return sl_session_set_batch(&t->session, micro_batch,
+                                batch->total ? batch->total / micro_batch : batch->accumulation,
+                                error);
+}
+
 static int find_resume(struct trainer *t, struct sl_error *error)
 {
     int result = sl_checkpoint_latest(t->o->out, t->last, error);
     if (!result)
         result = sl_checkpoint_read(t->last, &t->from, error);
+    return result ? result : take_batch_of_run(t, error);
+}
+
+/* The plan, by the batch of the run where one is resumed. Before arenas and swap space: what is
+ * refused costs nothing. */
+static int plan(struct trainer *t, struct sl_error *error)
+{
+    int result = t->o->resume ? find_resume(t, error) : 0;
     if (!result)
+        result = sl_engine_plan(&t->engine, &t->session.engine, error);
+    if (!result && t->engine.batch.row_count)
+        result = sl_session_set_batch(&t->session, t->engine.options.step.batch,
+                                      t->engine.options.step.micro_batches, error);
+    if (!result && t->o->resume)
         result = check_resume(t, t->last, &t->from, error);
     return result;
 }
@@ -509,11 +543,9 @@ static int start(struct trainer *t, struct sl_error *error)
     if (t->session.steps == 0)
         return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL, "train.steps or train.epochs is 0");
     t->session.engine.trace_events = o->trace ? TRACE_EVENTS : 0;
-    result = sl_engine_plan(&t->engine, &t->session.engine, error);
+    result = plan(t, error);
     if (!result && o->planned)
         result = show_plan(t, error);
-    if (!result && o->resume)
-        result = find_resume(t, error);
     if (!result)
         result = make_contexts(t, error);
     if (!result)

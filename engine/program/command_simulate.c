@@ -131,8 +131,8 @@ static uint64_t context_bytes(const struct sl_hardware *hardware)
 /* Choose what is free. Where nothing fits, say which setting would. */
 static int choose_setting(const struct sl_session *session, const struct sl_hardware *hardware,
                           uint32_t ranks, uint64_t budget[SL_TIER_COUNT],
-                          struct sl_step_options *chosen, struct sl_choice *choice,
-                          struct sl_error *error)
+                          struct sl_step_options *chosen, struct sl_batch_choice *batch,
+                          struct sl_choice *choice, struct sl_error *error)
 {
     struct sl_step_options wanted = *chosen;
     struct sl_fit_options fit = {.step = &wanted,
@@ -148,7 +148,13 @@ static int choose_setting(const struct sl_session *session, const struct sl_hard
     memcpy(fit.budget_bytes, budget, sizeof(fit.budget_bytes));
     memcpy(fit.placement_free, session->engine.placement_free, sizeof(fit.placement_free));
     memcpy(free.placement, fit.placement_free, sizeof(free.placement));
-    int result = sl_report_choose(chosen, &fits, choice, &fit, hardware, &free, error);
+    int result = 0;
+    *batch = (struct sl_batch_choice){0};
+    if (session->engine.batch.free)
+        result = sl_report_choose_batch(&wanted, batch, &fit, &session->engine.batch, hardware,
+                                        &free, error);
+    if (!result)
+        result = sl_report_choose(chosen, &fits, choice, &fit, hardware, &free, error);
     if (result || fits)
         return result;
     struct sl_step_options nearest;
@@ -164,15 +170,18 @@ static int choose_setting(const struct sl_session *session, const struct sl_hard
 }
 
 static void write_report(const struct sl_report *report, const struct sl_step_options *step,
-                         const struct sl_choice *choice, bool json)
+                         const struct sl_batch_choice *batch, const struct sl_choice *choice,
+                         bool json)
 {
     char *text = json ? sl_report_json(report) : sl_report_text(report);
     if (!json)
         sl_setting_write(stdout, step);
     if (text)
         fputs(text, stdout);
-    if (!json)
+    if (!json) {
+        sl_setting_write_batch(stdout, batch);
         sl_setting_write_choice(stdout, choice);
+    }
     free(text);
 }
 
@@ -184,9 +193,10 @@ static int run_own(const struct sl_session *session, const struct sl_hardware *h
     step.unified = hardware->device_is_host;
     step.activation = hardware->device_is_host ? SL_F32 : step.precision;
     uint64_t budget[SL_TIER_COUNT];
+    struct sl_batch_choice batch;
     struct sl_choice choice;
-    int result =
-        choose_setting(session, hardware, (uint32_t)own->ranks, budget, &step, &choice, error);
+    int result = choose_setting(session, hardware, (uint32_t)own->ranks, budget, &step, &batch,
+                                &choice, error);
     struct sl_step_plan sp = {0};
     if (!result)
         result = sl_step_plan_build(&sp, &step, error);
@@ -199,7 +209,7 @@ static int run_own(const struct sl_session *session, const struct sl_hardware *h
     if (!result)
         result = sl_report_make(&report, &sp, &options, error);
     if (!result)
-        write_report(&report, &step, &choice, o->json);
+        write_report(&report, &step, &batch, &choice, o->json);
     *code = !result && report.fits ? EXIT_DONE : EXIT_WRONG_INPUT;
     sl_step_plan_finish(&sp);
     return result;
@@ -247,6 +257,7 @@ int command_simulate(int argc, char **argv)
         sl_placement_unified_budget(session.engine.budget_bytes, &program_log);
     if (own.schedule && schedule < 2) {
         session.engine.step.group = schedule ? 1 : session.engine.step.micro_batches;
+        session.engine.batch.group = schedule ? 1 : 0;
         session.engine.free.order = false;
     }
     code = EXIT_DONE;

@@ -102,6 +102,39 @@ static void batch_triangle_over_all_combinations(void **state)
             }
 }
 
+/* Free where it is auto by either key, and neither a number nor the other two say what it is. */
+static void an_auto_micro_batch_is_free_where_nothing_fixes_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *sets[3];
+        bool free, total;
+        uint64_t micro; /* where it cannot be chosen */
+    } cases[] = {
+        {{"train.micro_batch=auto"}, true, false, 1},
+        {{"train_micro_batch_size_per_gpu=auto"}, true, false, 1},
+        {{"train.micro_batch=auto", "train.batch=24"}, true, true, 24},
+        {{"train_micro_batch_size_per_gpu=auto", "train_batch_size=24"}, true, true, 24},
+        {{"train.micro_batch=auto", "train.accumulation=4"}, true, false, 1},
+        {{"train.micro_batch=auto", "train_micro_batch_size_per_gpu=3"}, false, false, 3},
+        {{"train.micro_batch=3", "train_micro_batch_size_per_gpu=auto"}, false, false, 3},
+        {{"train.micro_batch=auto", "train.batch=24", "train.accumulation=4"}, false, true, 6},
+        {{"train_batch_size=24"}, false, true, 24},
+        {{"train.seed=1"}, false, false, 1},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t count = 0;
+        while (count < 3 && cases[i].sets[count])
+            count++;
+        load_with(&loaded, NULL, cases[i].sets, count, 0, false);
+        if (loaded.result || loaded.config.micro_batch_auto != cases[i].free ||
+            loaded.config.train_batch_given != cases[i].total ||
+            loaded.config.micro_batch != cases[i].micro)
+            fail_msg("case %zu: %s", i, loaded.error.message);
+        loaded_finish(&loaded);
+    }
+}
+
 /* --- precision --- */
 
 static void precision_over_all_combinations(void **state)
@@ -524,6 +557,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_triangle_over_all_combinations),
+        cmocka_unit_test(an_auto_micro_batch_is_free_where_nothing_fixes_it),
         cmocka_unit_test(precision_over_all_combinations),
         cmocka_unit_test(contradictions_are_listed_all_at_once),
         cmocka_unit_test(wrong_types_say_what_is_meant),

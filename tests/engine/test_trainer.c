@@ -313,6 +313,102 @@ static void no_master_resumes_to_the_same_bits(void **state)
     assert_true(final_hash(&whole) != unbroken_hash());
 }
 
+/* Every operation costs, so that large micro-batches are fast, and the drive is slow. */
+static void write_profile(char path[128])
+{
+    static const char profile[] =
+        "{\"name\": \"made-up\", \"device_is_host\": true,"
+        "\"host_memory_bytes\": {\"value\": 8e9, \"source\": \"made up\"},"
+        "\"host_bytes_per_second\": {\"value\": 9e10, \"source\": \"made up\"},"
+        "\"host_cores\": {\"value\": 2, \"source\": \"made up\"},"
+        "\"core_bytes_per_second\": {\"value\": 4e10, \"source\": \"made up\"},"
+        "\"core_flops_per_second\": {\"value\": 1e11, \"source\": \"made up\"},"
+        "\"device_op_seconds\": {\"value\": 1e-3, \"source\": \"made up\"},"
+        "\"nvme_read_bytes_per_second\": {\"value\": 1e6, \"source\": \"made up\"},"
+        "\"nvme_write_bytes_per_second\": {\"value\": 1e6, \"source\": \"made up\"}}";
+    snprintf(path, 128, "%s/batch-hardware.json", root);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(profile, file);
+    fclose(file);
+}
+
+/* The first number behind `key`, behind `section`, of `sluice plan --json`. */
+static unsigned long long planned(const struct run *run, const char *section, const char *key)
+{
+    struct sl_error error = {0};
+    unsigned long long number = 0;
+    char *text;
+    if (sl_plan_run(&run->options.run, true, &text, &error))
+        fail_msg("%s", error.message);
+    const char *at = strstr(text, section);
+    assert_non_null(at);
+    at = strstr(at, key);
+    assert_non_null(at);
+    assert_int_equal(sscanf(at + strlen(key), "%llu", &number), 1);
+    free(text);
+    return number;
+}
+
+static void make_auto_run(struct run *run, const char *name, const char *batch, const char *memory,
+                          const char *hardware)
+{
+    make_run(run, name, "train.steps=" STEPS, memory);
+    run->sets[0] = batch;
+    run->sets[1] = "train.batch=16";
+    run->options.run.hardware = hardware;
+}
+
+static int train_fails(struct run *run, const char *expected);
+
+/* What auto chose is the run's: on less memory, where it would choose another, it goes on to the
+ * same bits. Another number is refused. */
+static void an_auto_micro_batch_is_chosen_once(void **state)
+{
+    (void)state;
+    char hardware[128], memory[64];
+    struct run whole, given, part;
+    write_profile(hardware);
+    make_auto_run(&whole, "auto-whole", "train.micro_batch=auto", "memory.host=2GiB", hardware);
+    assert_int_equal(planned(&whole, "", "\"micro_batch\": "), 16);
+    unsigned long long needed = planned(&whole, "\"micro_batch_candidates\"", "\"host_bytes\": ");
+    train(&whole);
+    make_auto_run(&given, "auto-given", "train.micro_batch=16", "memory.host=2GiB", NULL);
+    train(&given);
+    assert_true(final_hash(&whole) == final_hash(&given));
+
+    make_auto_run(&part, "auto-part", "train.micro_batch=auto", "memory.host=2GiB", hardware);
+    part.options.progress = stop_at_seven;
+    part.options.stop = &stop;
+    stop = 0;
+    train(&part);
+    stop = 0;
+    part.options.progress = NULL;
+    part.options.resume = true;
+    part.sets[0] = "train.micro_batch=8";
+    train_fails(&part, "micro-batch was 16 and is now 8");
+    part.sets[0] = "train.micro_batch=auto";
+    part.sets[1] = "train.batch=24";
+    train_fails(&part, "a batch of 24 is no multiple of the run's micro-batch 16");
+    part.sets[1] = "train.batch=16";
+    snprintf(memory, sizeof(memory), "memory.host=%llu", needed - (1 << 20));
+    part.sets[9] = memory;
+    assert_true(planned(&part, "", "\"micro_batch\": ") < 16);
+    train(&part);
+    assert_true(final_hash(&part) == final_hash(&whole));
+}
+
+static void an_auto_micro_batch_that_cannot_fit_is_named(void **state)
+{
+    (void)state;
+    char hardware[128];
+    struct run run;
+    write_profile(hardware);
+    make_auto_run(&run, "auto-wrong", "train.micro_batch=auto", "memory.host=1MiB", hardware);
+    train_fails(&run, "train.micro_batch auto: not even 1 fits: memory.host");
+    train_fails(&run, "raise memory.host");
+}
+
 static int train_fails(struct run *run, const char *expected)
 {
     struct sl_error error = {0};
@@ -437,6 +533,8 @@ int main(void)
         cmocka_unit_test(killed_at_any_step_resumes_to_the_same_bits),
         cmocka_unit_test(stopped_and_resumed_elsewhere),
         cmocka_unit_test(no_master_resumes_to_the_same_bits),
+        cmocka_unit_test(an_auto_micro_batch_is_chosen_once),
+        cmocka_unit_test(an_auto_micro_batch_that_cannot_fit_is_named),
         cmocka_unit_test(wrong_input_is_named_and_creates_nothing),
         cmocka_unit_test(empty_text_is_refused),
         cmocka_unit_test(a_changed_file_is_found),
