@@ -27,7 +27,7 @@ struct sl_step_args *sl_emit_op(struct sl_emit *e, struct sl_op_desc desc)
     uint32_t index = sl_plan_op(e->plan, desc);
     struct sl_step_args *args = &e->sp->args[index];
     memset(args, 0xff, sizeof(*args)); /* every slot SL_PLAN_NONE */
-    args->first = false;
+    args->first = args->first_vectors = false;
     args->recompute = false;
     args->fill_weights = false;
     return args;
@@ -73,8 +73,10 @@ uint32_t sl_emit_use(struct sl_emit *e, uint32_t piece)
     uint32_t k = e->use_next++;
     assert(k < e->use_count && e->uses[k] == piece);
     (void)piece;
-    uint32_t ahead = (uint32_t)sl_min_u64((uint64_t)k + e->o->prefetch, e->use_count - 1);
-    for (; e->use_ready <= ahead; e->use_ready++) {
+    uint32_t ahead = k + 1;
+    for (uint32_t left = e->o->prefetch; left > 0 && ahead < e->use_count; ahead++)
+        left -= e->sp->pieces[e->uses[ahead]].kind != SL_PIECE_VECTORS; /* too small to count */
+    for (; e->use_ready < ahead; e->use_ready++) {
         if (e->updates[e->use_ready])
             sl_emit_update(e, e->uses[e->use_ready]);
         e->use_slots[e->use_ready] = sl_emit_weights(e, e->uses[e->use_ready]);
@@ -214,8 +216,11 @@ static void list_uses(struct sl_emit *e)
     const struct sl_step_plan *sp = e->sp;
     for (size_t first = 0; first < e->o->micro_batches; first += e->o->group) {
         bool update = e->kind.update && first == 0 && !e->o->delayed_update;
-        for (uint32_t p = 0; p <= sp->norm_piece; p++)
+        for (uint32_t p = 0; p < sp->first_layer_piece; p++)
             sl_emit_add_use(e, p, update);
+        for (uint32_t layer = 0; layer < e->o->model->layers; layer++)
+            sl_emit_forward_uses(e, layer, update);
+        sl_emit_add_use(e, sp->norm_piece, update);
         bool head_update = update && sp->head_first > sp->norm_piece;
         for (uint32_t i = 0; i < sp->head_count; i++)
             sl_emit_add_use(e, sp->head_first + i, head_update);
@@ -223,8 +228,8 @@ static void list_uses(struct sl_emit *e)
             continue;
         for (uint32_t i = 0; i < sp->head_count && sp->head_count > 1; i++)
             sl_emit_add_use(e, sp->head_first + i, false);
-        for (uint32_t p = sp->norm_piece; p-- > sp->first_layer_piece;)
-            sl_emit_add_use(e, p, false);
+        for (uint32_t layer = e->o->model->layers; layer-- > 0;)
+            sl_emit_backward_uses(e, layer);
     }
 }
 
@@ -254,8 +259,8 @@ static int prepare(struct sl_emit *e)
     const struct sl_step_plan *sp = e->sp;
     size_t m = e->o->micro_batches, layers = e->o->model->layers;
     size_t groups = sl_div_up(m, e->o->group);
-    e->use_capacity =
-        (uint32_t)(groups * (sp->piece_count + layers + 2 * (size_t)sp->head_count + 2));
+    /* Per group: all once, tables and layers twice, and layers a third time to recompute. */
+    e->use_capacity = (uint32_t)(groups * (3 * (size_t)sp->piece_count + sp->head_count));
     e->uses = malloc(e->use_capacity * sizeof(*e->uses));
     e->updates = malloc(e->use_capacity * sizeof(*e->updates));
     e->use_slots = none_filled(e->use_capacity);
@@ -265,10 +270,13 @@ static int prepare(struct sl_emit *e)
     e->x = malloc((layers + 1) * m * sizeof(*e->x));
     e->dx = none_filled(m);
     e->saved = none_filled(layers * m);
+    e->saved_now = none_filled(m);
+    e->scratch_now = none_filled(m);
     e->sums = none_filled(sp->piece_count);
     e->h = none_filled(m);
     if (!e->uses || !e->updates || !e->use_slots || !e->groups || !e->piece_weights ||
-        !e->piece_gradient || !e->x || !e->dx || !e->saved || !e->sums || !e->h)
+        !e->piece_gradient || !e->x || !e->dx || !e->saved || !e->saved_now || !e->scratch_now ||
+        !e->sums || !e->h)
         return -ENOMEM;
     spread_activations(e);
     return sl_emit_updates_begin(e);
@@ -287,6 +295,8 @@ static void free_emit(struct sl_emit *e)
     free(e->x);
     free(e->dx);
     free(e->saved);
+    free(e->saved_now);
+    free(e->scratch_now);
     free(e->sums);
     free(e->h);
 }
@@ -317,8 +327,8 @@ int sl_step_emit(struct sl_step_plan *sp, const struct sl_segment_kind *kind)
             sl_emit_pass(&e, first, sl_min_u64(e.o->group, e.o->micro_batches - first));
         emit_decision(&e);
     } else if (!result) {
-        for (uint32_t p = 0; p < sp->piece_count; p++)
-            sl_emit_update(&e, p);
+        for (uint32_t k = 0; k < sp->piece_count; k++)
+            sl_emit_update(&e, sl_piece_forward(sp, k));
     }
     free_emit(&e);
     return result;

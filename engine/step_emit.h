@@ -39,8 +39,12 @@ struct sl_emit {
         enum sl_tier tier;
         uint32_t work, home; /* on the device now; where kept */
     } * x;
-    uint32_t *dx;     /* per micro-batch */
-    uint32_t *saved;  /* per (layer, micro-batch), without recomputation */
+    uint32_t *dx;    /* per micro-batch */
+    uint32_t *saved; /* per (layer, micro-batch), without recomputation */
+    /* Per micro-batch: of the layer that is being visited. A whole layer's visit is one operation;
+     * one that is cut keeps them from tile to tile. */
+    uint32_t *saved_now, *scratch_now;
+    uint32_t vectors; /* likewise: its norms and biases in sl_step_plan.vector_slots */
     uint32_t *sums;   /* per piece: transient sums, alive from first use to GRADIENT */
     uint32_t *h, *dh; /* per micro-batch: normed output and its gradient, tiled head */
 };
@@ -75,6 +79,20 @@ void sl_emit_pass(struct sl_emit *e, size_t first, size_t count);
 void sl_emit_gradient(struct sl_emit *e, uint32_t piece);
 /* The sums slot of a piece; *fresh where this use is the first and must zero it. */
 uint32_t sl_emit_sums(struct sl_emit *e, uint32_t piece, bool *fresh);
+/* step_emit_layer.c: forward and backward of one layer, whole or in tiles. */
+void sl_emit_forward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count);
+void sl_emit_backward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count);
+/* Generation: returns the slot with the layer's output. */
+uint32_t sl_emit_generate_layer(struct sl_emit *e, uint32_t layer, uint32_t x);
+/* The pieces of one visit of a layer, in the order of its uses. */
+void sl_emit_forward_uses(struct sl_emit *e, uint32_t layer, bool update);
+void sl_emit_backward_uses(struct sl_emit *e, uint32_t layer);
+struct sl_emit_boundary *sl_emit_boundary(struct sl_emit *e, uint32_t layer, size_t micro_batch);
+uint32_t sl_emit_new_x(struct sl_emit *e, uint32_t layer, size_t micro_batch);
+/* An operation of the compute lane. */
+struct sl_op_desc sl_emit_compute(enum sl_op_kind kind, const struct sl_step_plan *sp,
+                                  uint32_t piece, size_t micro_batch, uint64_t bytes, double flops,
+                                  uint64_t product_bytes);
 /* Next use: makes the uses ahead ready and returns the device slot of this one. */
 uint32_t sl_emit_use(struct sl_emit *e, uint32_t piece);
 void sl_emit_add_use(struct sl_emit *e, uint32_t piece, bool update);

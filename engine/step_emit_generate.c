@@ -24,39 +24,6 @@ static uint32_t workspace(struct sl_emit *e, uint64_t bytes, const char *name, u
     return sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, bytes, name, index);
 }
 
-static uint32_t generate_layer(struct sl_emit *e, uint32_t layer, uint32_t x)
-{
-    struct sl_step_plan *sp = e->sp;
-    const struct sl_step_options *o = e->o;
-    uint32_t p = sp->first_layer_piece + layer;
-    uint32_t weights = sl_emit_use(e, p);
-    uint32_t out = workspace(e, e->x_bytes, "x", layer + 1);
-    uint32_t saved = workspace(
-        e, sl_layer_saved_bytes(o->model, o->activation, o->batch, o->sequence), "saved", layer);
-    uint32_t scratch =
-        workspace(e, sl_layer_scratch_bytes(o->model, o->activation, o->batch, o->sequence),
-                  "scratch", layer);
-    struct sl_step_args *args = sl_emit_op(e, compute(e, SL_OP_GENERATE, p));
-    args->weights = weights;
-    args->x = x;
-    args->out = out;
-    args->saved = saved;
-    args->scratch = scratch;
-    sl_plan_reads(e->plan, weights);
-    sl_plan_reads(e->plan, x);
-    sl_plan_reads(e->plan, sp->inputs_device[0]);
-    for (int k = 0; k < 2; k++) {
-        sl_plan_reads(e->plan, sp->rope[0][k]);
-        sl_plan_reads(e->plan, sp->rope[1][k]);
-        sl_plan_reads(e->plan, sp->cache[2 * layer + (uint32_t)k]);
-        sl_plan_writes(e->plan, sp->cache[2 * layer + (uint32_t)k]);
-    }
-    sl_plan_writes(e->plan, out);
-    sl_plan_writes(e->plan, saved);
-    sl_plan_writes(e->plan, scratch);
-    return out;
-}
-
 static void logits_tile(struct sl_emit *e, uint32_t tile, uint32_t h, uint32_t logits)
 {
     uint32_t weights = sl_emit_use(e, tile);
@@ -87,7 +54,7 @@ void sl_emit_generate(struct sl_emit *e)
         sl_plan_writes(e->plan, x);
     }
     for (uint32_t layer = 0; layer < e->o->model->layers; layer++)
-        x = generate_layer(e, layer, x);
+        x = sl_emit_generate_layer(e, layer, x);
     uint32_t norm_weights = sl_emit_use(e, sp->norm_piece);
     uint32_t h = workspace(e, e->x_bytes, "h", 0);
     struct sl_step_args *args = sl_emit_op(e, compute(e, SL_OP_HEAD_NORM, sp->norm_piece));

@@ -11,94 +11,15 @@
 #include "engine/step_layout.h"
 #include "engine/transformer.h"
 
-static struct sl_emit_boundary *boundary(struct sl_emit *e, uint32_t layer, size_t micro_batch)
-{
-    return &e->x[layer * e->o->micro_batches + micro_batch];
-}
-
-static uint32_t new_x(struct sl_emit *e, uint32_t layer, size_t micro_batch)
-{
-    struct sl_emit_boundary *x = boundary(e, layer, micro_batch);
-    x->work = sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_ACTIVATIONS, e->x_bytes, "x", layer);
-    return x->work;
-}
-
-/* Send a boundary to its tier, where that is not the device. */
-static void park(struct sl_emit *e, uint32_t layer, size_t micro_batch)
-{
-    struct sl_emit_boundary *x = boundary(e, layer, micro_batch);
-    bool stays = x->tier == SL_TIER_DEVICE || (e->o->unified && x->tier == SL_TIER_HOST);
-    if (stays || !e->kind.backward)
-        return;
-    uint32_t from = x->work;
-    int mb = (int)micro_batch;
-    if (!e->o->unified) {
-        uint32_t host =
-            sl_emit_transient(e, SL_TIER_HOST, SL_STATE_ACTIVATIONS, e->x_bytes, "kept x", layer);
-        sl_emit_move(e, SL_OP_DOWNLOAD, from, host, (int)layer, -1, mb);
-        from = x->home = host;
-    }
-    if (x->tier == SL_TIER_NVME) {
-        x->home = sl_emit_transient(e, SL_TIER_NVME, SL_STATE_ACTIVATIONS,
-                                    sl_align_up(e->x_bytes, SL_PLAN_ALIGNMENT), "kept x", layer);
-        sl_emit_move(e, SL_OP_EVICT, from, x->home, (int)layer, -1, mb);
-    }
-    x->work = SL_PLAN_NONE;
-}
-
-static void unpark(struct sl_emit *e, uint32_t layer, size_t micro_batch)
-{
-    struct sl_emit_boundary *x = boundary(e, layer, micro_batch);
-    if (x->work != SL_PLAN_NONE)
-        return;
-    uint32_t from = x->home;
-    int mb = (int)micro_batch;
-    if (x->tier == SL_TIER_NVME) {
-        uint32_t host =
-            sl_emit_transient(e, SL_TIER_HOST, SL_STATE_ACTIVATIONS, e->x_bytes, "back x", layer);
-        sl_emit_move(e, SL_OP_FETCH, from, host, (int)layer, -1, mb);
-        from = host;
-    }
-    if (!e->o->unified) {
-        x->work =
-            sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_ACTIVATIONS, e->x_bytes, "back x", layer);
-        sl_emit_move(e, SL_OP_UPLOAD, from, x->work, (int)layer, -1, mb);
-    } else {
-        x->work = from;
-    }
-}
-
-static struct sl_op_desc compute(enum sl_op_kind kind, const struct sl_piece *piece, uint32_t p,
-                                 size_t micro_batch, uint64_t bytes, double flops,
-                                 uint64_t product_bytes)
-{
-    return (struct sl_op_desc){.kind = kind,
-                               .lane = SL_LANE_COMPUTE,
-                               .unit = (int)piece->unit,
-                               .piece = (int)p,
-                               .micro_batch = (int)micro_batch,
-                               .part = -1,
-                               .bytes = bytes,
-                               .flops = flops,
-                               .product_bytes = product_bytes};
-}
-
-static void read_rope(struct sl_emit *e)
-{
-    for (int table = 0; table < 2; table++)
-        for (int k = 0; k < 2; k++)
-            sl_plan_reads(e->plan, e->sp->rope[table][k]);
-}
-
 static void embed(struct sl_emit *e, size_t first, size_t count)
 {
     struct sl_step_plan *sp = e->sp;
     for (uint32_t p = 0; p < sp->first_layer_piece; p++) {
         uint32_t weights = sl_emit_use(e, p);
         for (size_t i = first; i < first + count; i++) {
-            uint32_t x = p == 0 ? new_x(e, 0, i) : boundary(e, 0, i)->work;
+            uint32_t x = p == 0 ? sl_emit_new_x(e, 0, i) : sl_emit_boundary(e, 0, i)->work;
             struct sl_step_args *args =
-                sl_emit_op(e, compute(SL_OP_EMBED, &sp->pieces[p], p, i, 2 * e->x_bytes, 0, 0));
+                sl_emit_op(e, sl_emit_compute(SL_OP_EMBED, sp, p, i, 2 * e->x_bytes, 0, 0));
             args->weights = weights;
             args->out = x;
             sl_plan_reads(e->plan, weights);
@@ -108,120 +29,6 @@ static void embed(struct sl_emit *e, size_t first, size_t count)
             sl_plan_writes(e->plan, x);
         }
     }
-}
-
-static uint32_t saved_slot(struct sl_emit *e, uint32_t layer)
-{
-    const struct sl_step_options *o = e->o;
-    return sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE,
-                             sl_layer_saved_bytes(o->model, o->activation, o->batch, o->sequence),
-                             "saved", layer);
-}
-
-static uint32_t scratch_slot(struct sl_emit *e, uint32_t layer)
-{
-    const struct sl_step_options *o = e->o;
-    return sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE,
-                             sl_layer_scratch_bytes(o->model, o->activation, o->batch, o->sequence),
-                             "scratch", layer);
-}
-
-/* What the kernels of a layer's forward pass stream: each intermediate is written and read once. */
-static uint64_t layer_stream_bytes(const struct sl_emit *e)
-{
-    const struct sl_step_options *o = e->o;
-    return 2 *
-           (sl_layer_saved_bytes(o->model, o->activation, o->batch, o->sequence) +
-            sl_layer_scratch_bytes(o->model, o->activation, o->batch, o->sequence) + e->x_bytes);
-}
-
-static void forward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count)
-{
-    struct sl_step_plan *sp = e->sp;
-    uint32_t p = sp->first_layer_piece + layer;
-    uint32_t weights = sl_emit_use(e, p);
-    struct sl_layer_work work = sl_layer_work(e->o->model, e->o->batch, e->o->sequence, false);
-    uint64_t product_bytes = work.weight_elements * sl_dtype_bytes(e->o->precision);
-    uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[p]) + layer_stream_bytes(e);
-    for (size_t i = first; i < first + count; i++) {
-        uint32_t x = boundary(e, layer, i)->work;
-        uint32_t out = new_x(e, layer + 1, i);
-        uint32_t saved = saved_slot(e, layer), scratch = scratch_slot(e, layer);
-        struct sl_step_args *args = sl_emit_op(
-            e, compute(SL_OP_FORWARD, &sp->pieces[p], p, i, bytes, work.flops, product_bytes));
-        args->weights = weights;
-        args->x = x;
-        args->out = out;
-        args->saved = saved;
-        args->scratch = scratch;
-        sl_plan_reads(e->plan, weights);
-        sl_plan_reads(e->plan, x);
-        sl_plan_reads(e->plan, sp->inputs_device[i]);
-        read_rope(e);
-        sl_plan_writes(e->plan, out);
-        sl_plan_writes(e->plan, saved);
-        sl_plan_writes(e->plan, scratch);
-        if (e->kind.backward && !e->o->recompute)
-            e->saved[layer * e->o->micro_batches + i] = saved;
-        park(e, layer, i);
-    }
-}
-
-static void backward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count)
-{
-    struct sl_step_plan *sp = e->sp;
-    uint32_t p = sp->first_layer_piece + layer;
-    uint32_t weights = sl_emit_use(e, p);
-    for (size_t i = first; i < first + count; i++)
-        unpark(e, layer, i);
-    for (size_t i = first; i < first + count && layer > 0; i++)
-        unpark(e, layer - 1, i); /* one layer ahead */
-    struct sl_layer_work once = sl_layer_work(e->o->model, e->o->batch, e->o->sequence, false);
-    struct sl_layer_work again = sl_layer_work(e->o->model, e->o->batch, e->o->sequence, true);
-    /* Weights twice, and the f32 sums read and written. */
-    uint64_t weight_bytes = 2 * sl_piece_weight_bytes(sp, &sp->pieces[p]) +
-                            2 * sizeof(float) * sp->pieces[p].sums_elements;
-    for (size_t i = first; i < first + count; i++) {
-        bool fresh;
-        uint32_t sums = sl_emit_sums(e, p, &fresh);
-        uint32_t saved = e->saved[layer * e->o->micro_batches + i];
-        bool kept = saved != SL_PLAN_NONE;
-        if (!kept)
-            saved = saved_slot(e, layer);
-        uint32_t scratch = scratch_slot(e, layer);
-        uint32_t x = boundary(e, layer, i)->work;
-        /* Gradients of weights and of inputs are a forward pass's worth each; weights are taken in
-         * for those of the inputs only. */
-        double flops = 2 * once.flops + (kept ? 0 : again.flops);
-        uint64_t products = once.weight_elements + (kept ? 0 : again.weight_elements);
-        uint64_t bytes = weight_bytes + (kept ? 2 : 3) * layer_stream_bytes(e);
-        struct sl_step_args *args =
-            sl_emit_op(e, compute(SL_OP_BACKWARD, &sp->pieces[p], p, i, bytes, flops,
-                                  products * sl_dtype_bytes(e->o->precision)));
-        args->weights = weights;
-        args->x = x;
-        args->dx = e->dx[i];
-        args->saved = saved;
-        args->scratch = scratch;
-        args->sums = sums;
-        args->first = fresh;
-        args->recompute = !kept;
-        sl_plan_reads(e->plan, weights);
-        sl_plan_reads(e->plan, x);
-        sl_plan_reads(e->plan, e->dx[i]);
-        sl_plan_reads(e->plan, sp->inputs_device[i]);
-        read_rope(e);
-        if (kept)
-            sl_plan_reads(e->plan, saved);
-        if (!fresh)
-            sl_plan_reads(e->plan, sums);
-        sl_plan_writes(e->plan, sums);
-        sl_plan_writes(e->plan, e->dx[i]);
-        sl_plan_writes(e->plan, saved);
-        sl_plan_writes(e->plan, scratch);
-    }
-    if (first + count == e->o->micro_batches)
-        sl_emit_gradient(e, p);
 }
 
 static double head_flops(const struct sl_emit *e, const struct sl_piece *piece)
@@ -253,7 +60,7 @@ static void head_whole(struct sl_emit *e, size_t first, size_t count)
     uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[tile]);
     for (size_t i = first; i < first + count; i++) {
         bool fresh = false, norm_fresh = false;
-        uint32_t x = boundary(e, e->o->model->layers, i)->work;
+        uint32_t x = sl_emit_boundary(e, e->o->model->layers, i)->work;
         uint32_t h =
             sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, e->x_bytes, "h", (uint32_t)i);
         uint32_t logits = logits_slot(e, &sp->pieces[tile]);
@@ -264,8 +71,8 @@ static void head_whole(struct sl_emit *e, size_t first, size_t count)
             norm_sums = sl_emit_sums(e, sp->norm_piece, &norm_fresh);
         }
         struct sl_step_args *args =
-            sl_emit_op(e, compute(e->kind.backward ? SL_OP_HEAD : SL_OP_LOSS, &sp->pieces[tile],
-                                  tile, i, bytes, flops, bytes * (e->kind.backward ? 2 : 1)));
+            sl_emit_op(e, sl_emit_compute(e->kind.backward ? SL_OP_HEAD : SL_OP_LOSS, sp, tile, i,
+                                          bytes, flops, bytes * (e->kind.backward ? 2 : 1)));
         args->weights = weights;
         args->norm_weights = norm_weights;
         args->x = x;
@@ -294,11 +101,11 @@ static void head_whole(struct sl_emit *e, size_t first, size_t count)
 static void head_norm(struct sl_emit *e, size_t i, uint32_t norm_weights)
 {
     struct sl_step_plan *sp = e->sp;
-    uint32_t x = boundary(e, e->o->model->layers, i)->work;
+    uint32_t x = sl_emit_boundary(e, e->o->model->layers, i)->work;
     e->h[i] =
         sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, e->x_bytes, "h", (uint32_t)i);
-    struct sl_step_args *args = sl_emit_op(e, compute(SL_OP_HEAD_NORM, &sp->pieces[sp->norm_piece],
-                                                      sp->norm_piece, i, 2 * e->x_bytes, 0, 0));
+    struct sl_step_args *args = sl_emit_op(
+        e, sl_emit_compute(SL_OP_HEAD_NORM, sp, sp->norm_piece, i, 2 * e->x_bytes, 0, 0));
     args->norm_weights = norm_weights;
     args->x = x;
     args->h = e->h[i];
@@ -313,8 +120,8 @@ static void head_stats(struct sl_emit *e, uint32_t tile, uint32_t weights, size_
     uint32_t logits = logits_slot(e, &sp->pieces[tile]);
     uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[tile]);
     struct sl_step_args *args =
-        sl_emit_op(e, compute(SL_OP_HEAD_STATS, &sp->pieces[tile], tile, i, bytes,
-                              head_flops(e, &sp->pieces[tile]), bytes));
+        sl_emit_op(e, sl_emit_compute(SL_OP_HEAD_STATS, sp, tile, i, bytes,
+                                      head_flops(e, &sp->pieces[tile]), bytes));
     args->weights = weights;
     args->h = e->h[i];
     args->logits = logits;
@@ -335,8 +142,8 @@ static void head_tile_backward(struct sl_emit *e, uint32_t tile, uint32_t weight
     uint32_t dx = first_tile ? new_dx(e, i) : e->dx[i];
     uint64_t bytes = sl_piece_weight_bytes(sp, &sp->pieces[tile]);
     struct sl_step_args *args =
-        sl_emit_op(e, compute(SL_OP_HEAD_BACKWARD, &sp->pieces[tile], tile, i, bytes,
-                              3 * head_flops(e, &sp->pieces[tile]), 2 * bytes));
+        sl_emit_op(e, sl_emit_compute(SL_OP_HEAD_BACKWARD, sp, tile, i, bytes,
+                                      3 * head_flops(e, &sp->pieces[tile]), 2 * bytes));
     args->weights = weights;
     args->h = e->h[i];
     args->dx = dx;
@@ -360,10 +167,9 @@ static void head_norm_backward(struct sl_emit *e, size_t i, uint32_t norm_weight
     struct sl_step_plan *sp = e->sp;
     bool fresh;
     uint32_t sums = sl_emit_sums(e, sp->norm_piece, &fresh);
-    uint32_t x = boundary(e, e->o->model->layers, i)->work;
-    struct sl_step_args *args =
-        sl_emit_op(e, compute(SL_OP_HEAD_NORM_BACKWARD, &sp->pieces[sp->norm_piece], sp->norm_piece,
-                              i, 3 * e->x_bytes, 0, 0));
+    uint32_t x = sl_emit_boundary(e, e->o->model->layers, i)->work;
+    struct sl_step_args *args = sl_emit_op(
+        e, sl_emit_compute(SL_OP_HEAD_NORM_BACKWARD, sp, sp->norm_piece, i, 3 * e->x_bytes, 0, 0));
     args->norm_weights = norm_weights;
     args->x = x;
     args->dx = e->dx[i];
@@ -448,7 +254,7 @@ static void embed_backward(struct sl_emit *e)
             bool fresh;
             uint32_t sums = sl_emit_sums(e, p, &fresh);
             struct sl_step_args *args = sl_emit_op(
-                e, compute(SL_OP_EMBED_BACKWARD, &sp->pieces[p], p, i, 3 * e->x_bytes, 0, 0));
+                e, sl_emit_compute(SL_OP_EMBED_BACKWARD, sp, p, i, 3 * e->x_bytes, 0, 0));
             args->dx = e->dx[i];
             args->sums = sums;
             args->first = fresh;
@@ -485,7 +291,7 @@ void sl_emit_pass(struct sl_emit *e, size_t first, size_t count)
     bool last_group = first + count == e->o->micro_batches;
     embed(e, first, count);
     for (uint32_t layer = 0; layer < m->layers; layer++)
-        forward_layer(e, layer, first, count);
+        sl_emit_forward_layer(e, layer, first, count);
     if (last_group && e->kind.backward)
         predict(e);
     if (sp->head_count == 1)
@@ -500,7 +306,7 @@ void sl_emit_pass(struct sl_emit *e, size_t first, size_t count)
             sl_emit_gradient(e, sp->head_first);
     }
     for (uint32_t layer = m->layers; layer-- > 0;)
-        backward_layer(e, layer, first, count);
+        sl_emit_backward_layer(e, layer, first, count);
     if (last_group)
         embed_backward(e);
 }

@@ -58,7 +58,8 @@ static int list_groups(struct sl_emit *e, struct sl_emit_updates *updates, bool 
     if (!updates->order)
         return -ENOMEM;
     for (uint32_t k = 0; k < sp->piece_count; k++) {
-        const struct sl_piece *piece = &sp->pieces[backward ? sl_piece_backward(sp, k) : k];
+        const struct sl_piece *piece =
+            &sp->pieces[backward ? sl_piece_backward(sp, k) : sl_piece_forward(sp, k)];
         for (uint32_t i = 0; i < piece->group_count && (!speculated || piece->speculated); i++)
             updates->order[updates->count++] = piece->group_first + i;
     }
@@ -186,9 +187,9 @@ static void fetch_group(struct sl_emit *e, uint32_t g, enum mode mode)
     if (group->tier == SL_TIER_NVME) {
         const struct sl_step_plan *sp = e->sp;
         if (sp->state_ring_count)
-            state = sl_plan_view(e->plan,
-                                 sp->state_ring[e->state_ring_next++ % sp->state_ring_count], 0,
-                                 group->state_bytes);
+            state =
+                sl_plan_view(e->plan, sp->state_ring[e->state_ring_next++ % sp->state_ring_count],
+                             0, group->state_bytes);
         else
             state = sl_emit_transient(e, SL_TIER_HOST, SL_STATE_BUFFERS, group->state_bytes,
                                       "fetched state", g);

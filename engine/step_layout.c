@@ -7,12 +7,14 @@
  */
 #include "engine/step_layout.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/size.h"
+#include "engine/transformer.h"
 
 #define GROUP_ALIGNMENT 2048u /* elements: 4 KiB of 2-byte gradients, O_DIRECT's unit */
 #define RUN_ALIGNMENT SL_OPTIM_Q8_BLOCK
@@ -96,6 +98,131 @@ static int add_table(struct sl_step_plan *sp, enum sl_piece_kind kind, const str
     return 0;
 }
 
+static bool is_matrix(enum sl_role role)
+{
+    return role == SL_ROLE_QKV || role == SL_ROLE_O || role == SL_ROLE_UP || role == SL_ROLE_DOWN;
+}
+
+/* A run of a layer's tensors: the rows of one fused matrix, or the norms and biases up to it. */
+struct run_of_tensors {
+    const struct sl_param *first, *end;
+    uint64_t rows; /* of a matrix, else 0 */
+};
+
+static struct run_of_tensors next_run(const struct sl_param *first, const struct sl_param *end)
+{
+    struct run_of_tensors run = {.first = first, .end = first};
+    for (; run.end < end && is_matrix(run.end->role) == is_matrix(first->role); run.end++) {
+        if (is_matrix(first->role) && run.end->role != first->role)
+            break;
+        run.rows += is_matrix(first->role) ? run.end->rows : 0;
+    }
+    return run;
+}
+
+/* May a matrix be cut before this row? Tiles begin where the host device cuts its sums over rows,
+ * so that theirs add up to the same bits, and cut no gradient chunk. */
+static bool row_begins_tile(const struct run_of_tensors *matrix, uint64_t row)
+{
+    if (row % SL_MATMUL_DEPTH)
+        return false;
+    for (const struct sl_param *param = matrix->first; param < matrix->end; param++) {
+        if (row < param->rows)
+            return row * param->columns % SL_GRADIENT_CHUNK == 0;
+        row -= param->rows;
+    }
+    return true;
+}
+
+/* The row after the tile that begins at `row`: as many rows as fit, or the fewest there may be. */
+static uint64_t tile_end(const struct sl_step_options *o, const struct run_of_tensors *matrix,
+                         uint64_t row)
+{
+    uint64_t row_bytes = matrix->first->columns * sl_dtype_bytes(o->precision);
+    uint64_t fit = row + o->layer_bytes / row_bytes, end = row;
+    if (fit >= matrix->rows)
+        return matrix->rows;
+    for (uint64_t next = row + SL_MATMUL_DEPTH; next < matrix->rows; next += SL_MATMUL_DEPTH) {
+        if (next > fit && end > row)
+            return end;
+        if (row_begins_tile(matrix, next))
+            end = next;
+    }
+    return end > row ? end : matrix->rows;
+}
+
+/* Elements up to `end` of the unit: what stands between two tensors goes with the first. */
+static int add_layer_piece(struct sl_step_plan *sp, enum sl_piece_kind kind,
+                           const struct sl_param *param, uint64_t *at, uint64_t end)
+{
+    struct sl_piece *piece = add_piece(sp, kind, param->unit, 0, *at, end - *at);
+    if (!piece)
+        return -ENOMEM;
+    piece->role = param->role;
+    *at = end;
+    return 0;
+}
+
+static int add_tiles(struct sl_step_plan *sp, const struct run_of_tensors *matrix, uint64_t *at,
+                     uint64_t end)
+{
+    uint64_t first = *at;
+    int result = 0;
+    for (uint64_t row = 0, next; row < matrix->rows && !result; row = next) {
+        next = tile_end(&sp->options, matrix, row);
+        uint64_t to = next < matrix->rows ? first + next * matrix->first->columns : end;
+        result = add_layer_piece(sp, SL_PIECE_MATRIX, matrix->first, at, to);
+        if (result)
+            break;
+        struct sl_piece *piece = &sp->pieces[sp->piece_count - 1];
+        piece->row_first = (uint32_t)row;
+        piece->row_count = (uint32_t)(next - row);
+    }
+    return result;
+}
+
+static int add_layer(struct sl_step_plan *sp, uint32_t layer)
+{
+    const struct sl_model *m = sp->options.model;
+    uint32_t unit = layer + 1, first_piece = sp->piece_count;
+    uint64_t elements = m->unit_elements[unit], at = 0, limit = sp->options.layer_bytes;
+    if (limit == 0 || elements * sl_dtype_bytes(sp->options.precision) <= limit)
+        return add_piece(sp, SL_PIECE_LAYER, unit, layer, 0, elements) ? 0 : -ENOMEM;
+    const struct sl_param *param = &m->params[m->unit_first_param[unit]];
+    const struct sl_param *last = &m->params[m->unit_first_param[unit + 1]];
+    int result = 0;
+    for (struct run_of_tensors run; param < last && !result; param = run.end) {
+        run = next_run(param, last);
+        uint64_t end = run.end < last ? run.end->offset : elements;
+        result = run.rows ? add_tiles(sp, &run, &at, end)
+                          : add_layer_piece(sp, SL_PIECE_VECTORS, param, &at, end);
+    }
+    for (uint32_t p = first_piece; p < sp->piece_count; p++)
+        sp->pieces[p].index = p - first_piece;
+    return result;
+}
+
+/* All layers are cut alike: a family's tensors have the same sizes in each. */
+static int order_layer(struct sl_step_plan *sp)
+{
+    uint32_t count = 0;
+    sp->layer_pieces = (sp->piece_count - sp->first_layer_piece) / sp->options.model->layers;
+    assert(sp->first_layer_piece + sp->layer_pieces * sp->options.model->layers == sp->piece_count);
+    sp->layer_order = malloc(sp->layer_pieces * sizeof(*sp->layer_order));
+    if (!sp->layer_order)
+        return -ENOMEM;
+    const struct sl_piece *pieces = &sp->pieces[sp->first_layer_piece];
+    for (int vectors = 1; vectors >= 0; vectors--) {
+        for (uint32_t j = 0; j < sp->layer_pieces; j++)
+            if ((pieces[j].kind == SL_PIECE_VECTORS) == vectors)
+                sp->layer_order[count++] = j;
+        if (vectors)
+            sp->layer_vectors = count;
+    }
+    assert(sp->layer_vectors <= SL_LAYER_VECTORS_MAX);
+    return 0;
+}
+
 static int cut_pieces(struct sl_step_plan *sp)
 {
     const struct sl_model *m = sp->options.model;
@@ -113,8 +240,9 @@ static int cut_pieces(struct sl_step_plan *sp)
     }
     sp->first_layer_piece = sp->piece_count;
     for (uint32_t layer = 0; layer < m->layers && !result; layer++)
-        if (!add_piece(sp, SL_PIECE_LAYER, layer + 1, layer, 0, m->unit_elements[layer + 1]))
-            result = -ENOMEM;
+        result = add_layer(sp, layer);
+    if (!result && m->layers)
+        result = order_layer(sp);
     if (result)
         return result;
     uint32_t last = m->layers + 1;
@@ -389,15 +517,15 @@ static void choose_weight_tiers(struct sl_step_plan *sp)
         amount[tier] = all[tier] * (given + elements[0] + elements[1]);
     amount[SL_TIER_DEVICE] = fmax(0, amount[SL_TIER_DEVICE] - given);
     struct split split;
-    split_spread(&split, amount, elements,
-                 (const bool[SL_TIER_COUNT]){[SL_TIER_HOST] = off_device,
-                                             [SL_TIER_NVME] = off_device});
+    split_spread(
+        &split, amount, elements,
+        (const bool[SL_TIER_COUNT]){[SL_TIER_HOST] = off_device, [SL_TIER_NVME] = off_device});
     for (uint32_t p = 0; p < sp->piece_count; p++) {
         struct sl_piece *piece = &sp->pieces[p];
-        piece->weights_tier = piece->updated_by_device
-                                  ? SL_TIER_DEVICE
-                                  : sl_spread_next(&split.spread[piece->speculated],
-                                                   (double)piece->elements);
+        piece->weights_tier =
+            piece->updated_by_device
+                ? SL_TIER_DEVICE
+                : sl_spread_next(&split.spread[piece->speculated], (double)piece->elements);
     }
 }
 
@@ -439,6 +567,45 @@ static void lay_states(struct sl_step_plan *sp)
     }
 }
 
+static uint32_t layer_first(const struct sl_step_plan *sp, uint32_t layer)
+{
+    return sp->first_layer_piece + layer * sp->layer_pieces;
+}
+
+uint32_t sl_layer_piece_forward(const struct sl_step_plan *sp, uint32_t layer, uint32_t k)
+{
+    return layer_first(sp, layer) + sp->layer_order[k];
+}
+
+uint32_t sl_layer_piece_backward(const struct sl_step_plan *sp, uint32_t layer, uint32_t k)
+{
+    uint32_t tiles = sp->layer_pieces - sp->layer_vectors;
+    if (k >= tiles)
+        return layer_first(sp, layer) + sp->layer_order[k - tiles];
+    const struct sl_piece *pieces = &sp->pieces[layer_first(sp, layer)];
+    const uint32_t *order = sp->layer_order + sp->layer_vectors;
+    /* The k-th place of the order with the matrices turned round: behind the tiles of later
+     * matrices, among its own. */
+    for (uint32_t end = tiles; end > 0;) {
+        uint32_t first = end - 1;
+        while (first > 0 && pieces[order[first - 1]].role == pieces[order[end - 1]].role)
+            first--;
+        if (k < end - first)
+            return layer_first(sp, layer) + order[first + k];
+        k -= end - first;
+        end = first;
+    }
+    return SL_PLAN_NONE;
+}
+
+uint32_t sl_piece_forward(const struct sl_step_plan *sp, uint32_t k)
+{
+    if (k < sp->first_layer_piece || k >= sp->norm_piece)
+        return k;
+    k -= sp->first_layer_piece;
+    return sl_layer_piece_forward(sp, k / sp->layer_pieces, k % sp->layer_pieces);
+}
+
 uint32_t sl_piece_backward(const struct sl_step_plan *sp, uint32_t k)
 {
     uint32_t heads = sp->piece_count - sp->norm_piece - 1; /* of an untied head, behind the norm */
@@ -449,8 +616,11 @@ uint32_t sl_piece_backward(const struct sl_step_plan *sp, uint32_t k)
     if (k <= heads) /* norm, then a head in one piece */
         return sp->norm_piece + k;
     k -= heads + 1;
-    uint32_t layers = sp->norm_piece - sp->first_layer_piece;
-    return k < layers ? sp->norm_piece - 1 - k : k - layers;
+    uint32_t in_layers = sp->norm_piece - sp->first_layer_piece;
+    if (k >= in_layers)
+        return k - in_layers;
+    uint32_t layer = sp->options.model->layers - 1 - k / sp->layer_pieces;
+    return sl_layer_piece_backward(sp, layer, k % sp->layer_pieces);
 }
 
 int sl_step_layout(struct sl_step_plan *sp, struct sl_error *error)

@@ -8,8 +8,16 @@
 /* Fill pieces, groups, runs, sums_offset of `sp` from sp->options. Errors: -ENOMEM. */
 int sl_step_layout(struct sl_step_plan *sp, struct sl_error *error);
 
+/* The k-th piece in the order in which the forward pass uses weights. */
+uint32_t sl_piece_forward(const struct sl_step_plan *sp, uint32_t k);
 /* The k-th piece in the order in which the backward pass finishes gradients. */
 uint32_t sl_piece_backward(const struct sl_step_plan *sp, uint32_t k);
+
+/* The k-th piece of a layer in the order of its forward pass, or of its backward pass. The latter
+ * takes the matrices from DOWN to QKV, the tiles of each with rows ascending, and the norms and
+ * biases last. */
+uint32_t sl_layer_piece_forward(const struct sl_step_plan *sp, uint32_t layer, uint32_t k);
+uint32_t sl_layer_piece_backward(const struct sl_step_plan *sp, uint32_t layer, uint32_t k);
 
 /* Gives each of a sequence of byte counts a tier, so that at every moment the shares are as near to
  * the fractions as they can be: neighbours are interleaved, and both bandwidths work at once. */

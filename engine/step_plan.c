@@ -252,6 +252,8 @@ void sl_step_plan_finish(struct sl_step_plan *sp)
     free(sp->runs);
     free(sp->args);
     free(sp->sums_offset);
+    free(sp->layer_order);
+    free(sp->vector_slots);
     free(sp->inputs);
     free(sp->cache);
     free(sp->state_ring);

@@ -13,7 +13,10 @@
  *
  * Pieces. A unit's weights lie in pieces, which are fetched, used and summed as a whole: a layer is
  * one piece, an embedding or head table is cut into tiles of rows, positions and final norm are
- * pieces of their own.
+ * pieces of their own. A layer above layer_bytes is cut as well: each of its four matrices is one
+ * piece or several tiles of rows, and the norms and biases between them are small ones.
+ *
+ *     layer     [ norm1 | qkv, tile 0 | qkv, tile 1 | qkv bias | o | o bias, norm2 | up | ... ]
  *
  * Sub-groups. A piece's trained elements are cut into sub-groups, the portions of the optimizer.
  * Cuts lie at multiples of SL_GRADIENT_CHUNK elements of a tensor or at tensor ends, so that
@@ -64,6 +67,7 @@ struct sl_step_options {
     uint32_t optimizer_buffers;  /* sub-groups in memory at a time, where state is on NVMe */
     uint32_t prefetch;           /* pieces fetched ahead of their use */
     uint64_t tile_bytes;         /* numeric: tables above this (in weights) are tiled; 0: never */
+    uint64_t layer_bytes;        /* numeric: likewise layers, in tiles of their matrices */
     struct sl_optim_hyper hyper; /* decides which moments exist */
     enum sl_moment_kind moment_kind;
     /* Generation: positions of the cache, and the plan has one segment, `generate`; every parameter
@@ -84,9 +88,11 @@ struct sl_step_options {
 enum sl_piece_kind {
     SL_PIECE_TOKENS, /* tile of the token embedding */
     SL_PIECE_POSITIONS,
-    SL_PIECE_LAYER,
-    SL_PIECE_NORM, /* final norm */
-    SL_PIECE_HEAD, /* tile of an untied head */
+    SL_PIECE_LAYER,   /* a whole layer */
+    SL_PIECE_MATRIX,  /* of a layer that is cut: tile of a matrix */
+    SL_PIECE_VECTORS, /* of a layer that is cut: norms and biases side by side */
+    SL_PIECE_NORM,    /* final norm */
+    SL_PIECE_HEAD,    /* tile of an untied head */
 };
 
 /* A trained run of one tensor inside one sub-group. */
@@ -115,9 +121,10 @@ struct sl_sub_group {
 
 struct sl_piece {
     enum sl_piece_kind kind;
-    uint32_t unit, index;          /* index: n-th piece of its kind */
+    uint32_t unit, index;          /* index: n-th piece of its kind; of a cut layer: of all */
     uint64_t unit_first, elements; /* weights: elements of the unit */
-    uint32_t row_first, row_count; /* tables */
+    enum sl_role role;             /* MATRIX */
+    uint32_t row_first, row_count; /* tables; MATRIX: fused parts counted through */
     uint64_t sums_elements, gradient_elements, chunk_count;
     uint64_t chunk_first;              /* in the norm table of the step */
     uint32_t group_first, group_count; /* sub-groups */
@@ -136,10 +143,12 @@ struct sl_step_args {
     uint32_t x, out, saved, scratch, dx, h, logits;
     uint32_t sums, norm_sums;
     uint32_t gradient, state;
-    uint32_t control;  /* UPDATE: the decision that it follows */
-    bool recompute;    /* BACKWARD: fill `saved` first */
-    bool first;        /* zero the sums before adding */
-    bool fill_weights; /* UPDATE: where the step is skipped, still write the weights */
+    uint32_t control;   /* UPDATE: the decision that it follows */
+    uint32_t vectors;   /* MATRIX: of sl_step_plan.vector_slots, its layer's from here on */
+    bool recompute;     /* BACKWARD: fill `saved` first */
+    bool first;         /* zero the sums before adding */
+    bool first_vectors; /* likewise those of the norms and biases */
+    bool fill_weights;  /* UPDATE: where the step is skipped, still write the weights */
 };
 
 struct sl_step_plan {
@@ -154,14 +163,19 @@ struct sl_step_plan {
     struct sl_step_args *args; /* one per operation of the plan */
     size_t args_capacity;
     uint64_t *sums_offset; /* per parameter: element in its piece's sums; UINT64_MAX: frozen.
-                              Tables: of row 0 in the whole table */
+                              In tiles: in its first tile's */
     uint32_t first_layer_piece, norm_piece;
+    /* A layer's pieces in the order of their use, counted from its first: norms and biases, which
+     * stay while the others come and go, then tiles from QKV to DOWN. */
+    uint32_t *layer_order, layer_pieces, layer_vectors;
+    uint32_t *vector_slots; /* per visit of a cut layer: weights, sums of its norms and biases */
+    size_t vector_slot_count;
     uint32_t token_first, token_count; /* pieces of the embedding; head: below */
     uint32_t head_first, head_count;   /* the same ones where tied */
     uint64_t chunk_count;              /* gradient chunks of the whole model */
     uint64_t trained_elements;
     /* Slots that the engine reads and writes itself. */
-    uint32_t control;          /* host: struct sl_step_control (engine/step_run.h) */
+    uint32_t control; /* host: struct sl_step_control (engine/step_run.h) */
     /* Speculation, else SL_PLAN_NONE; host. A struct sl_step_control, and two flags: the updates of
      * the backward pass are done; they must be done again. */
     uint32_t prediction, speculating, redo;

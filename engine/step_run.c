@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/size.h"
+#include "engine/step_layout.h"
 #include "engine/transformer.h"
 #include "kernels/cpu/gradient.h"
 
@@ -127,19 +128,54 @@ static int run_embed_backward(const struct call *c)
     return result ? result : c->r->device->ops->embedding_backward(c->r->device, &args);
 }
 
+/* A layer, or one tile of it, and the tile's rows. */
+static struct sl_layer_memory layer_memory(const struct call *c, struct sl_layer_tile *tile)
+{
+    const struct sl_step_plan *sp = c->sp;
+    const struct sl_piece *piece = piece_of(c);
+    struct sl_layer_memory memory = {.matrices =
+                                         memory_of(c, piece, c->args->weights, c->args->sums)};
+    if (piece->kind == SL_PIECE_LAYER)
+        return memory;
+    *tile = (struct sl_layer_tile){piece->role, piece->row_first, piece->row_count};
+    memory.tile = tile;
+    memory.vector_count = sp->layer_vectors;
+    const uint32_t *slots = sp->vector_slots + c->args->vectors;
+    for (uint32_t k = 0; k < sp->layer_vectors; k++) {
+        uint32_t p = sl_layer_piece_forward(sp, piece->unit - 1, k);
+        memory.vectors[k] = memory_of(c, &sp->pieces[p], slots[k], slots[sp->layer_vectors + k]);
+    }
+    return memory;
+}
+
+static int zero_vectors(const struct call *c)
+{
+    const struct sl_step_plan *sp = c->sp;
+    const uint32_t *sums = sp->vector_slots + c->args->vectors + sp->layer_vectors;
+    int result = 0;
+    for (uint32_t k = 0; k < sp->layer_vectors && !result; k++) {
+        uint32_t p = sl_layer_piece_forward(sp, piece_of(c)->unit - 1, k);
+        result = zero_sums(c, &sp->pieces[p], sums[k]);
+    }
+    return result;
+}
+
 static int run_layer(const struct call *c)
 {
     const struct sl_step_args *a = c->args;
     struct sl_batch batch = batch_of(c);
-    struct sl_unit_memory memory = memory_of(c, piece_of(c), a->weights, a->sums);
+    struct sl_layer_tile tile;
+    struct sl_layer_memory memory = layer_memory(c, &tile);
     struct sl_device *device = c->r->device;
     const struct sl_model *m = c->sp->options.model;
-    uint32_t layer = piece_of(c)->index;
+    uint32_t layer = piece_of(c)->unit - 1;
     void *saved = at(c, a->saved), *scratch = at(c, a->scratch);
-    if (c->op->kind == SL_OP_FORWARD)
+    if (c->op->kind != SL_OP_BACKWARD)
         return sl_layer_forward(device, m, layer, &batch, &memory, at(c, a->x), at(c, a->out),
                                 saved, scratch);
     int result = a->first ? zero_sums(c, piece_of(c), a->sums) : 0;
+    if (!result && a->first_vectors)
+        result = zero_vectors(c);
     if (!result && a->recompute)
         result =
             sl_layer_forward(device, m, layer, &batch, &memory, at(c, a->x), NULL, saved, scratch);
@@ -243,8 +279,9 @@ static int run_generate(const struct call *c)
     struct sl_batch batch = batch_of(c);
     batch.batch_count = 1;
     batch.sequence_length = c->context->rows;
-    uint32_t layer = piece_of(c)->index;
-    struct sl_unit_memory memory = memory_of(c, piece_of(c), a->weights, SL_PLAN_NONE);
+    uint32_t layer = piece_of(c)->unit - 1;
+    struct sl_layer_tile tile;
+    struct sl_layer_memory memory = layer_memory(c, &tile);
     struct sl_layer_cache cache = {
         .position_first = c->context->position_first,
         .keys = at(c, c->sp->cache[2 * layer]),
@@ -587,6 +624,7 @@ int sl_step_run_op(void *user, const struct sl_op *op, void *context, struct sl_
         result = run_embed(&c);
         break;
     case SL_OP_FORWARD:
+    case SL_OP_RECOMPUTE:
     case SL_OP_BACKWARD:
         result = run_layer(&c);
         break;

@@ -11,113 +11,18 @@
  *     out = mid + post_norm2(act(up) Wdown^T (+ b))
  *
  * saved holds   [ qkv | att | mid | up | lse | raw qkv | o | down ]   the last three only where the
- * family needs them. Norm outputs and act(up) are cheap and are computed again in the backward
+ * family needs them. The four products are stages, each done whole or in tiles of its matrix's rows
+ * (struct sl_layer_tile): what stands before it is done with the first tile, what stands after it
+ * with the last. Norm outputs and act(up) are cheap and are computed again in the backward
  * pass, which keeps `saved` at the width of the matrix products' results.
  */
 #include "engine/transformer.h"
 
-#include <assert.h>
-
 #include "base/size.h"
+#include "engine/transformer_layout.h"
 
-#define ALIGNMENT 64u
-
-struct sizes {
-    size_t n, c, f, up, q, att; /* rows; widths in elements */
-    size_t element;             /* bytes of an activation */
-};
-
-static struct sizes sizes_of(const struct sl_model *m, enum sl_dtype activation, size_t batch,
-                             size_t sequence)
-{
-    return (struct sizes){
-        .n = batch * sequence,
-        .c = m->hidden,
-        .f = m->ffn,
-        .up = (size_t)m->ffn * (m->gated ? 2 : 1),
-        .q = ((size_t)m->heads + 2 * (size_t)m->kv_heads) * m->head_size,
-        .att = (size_t)m->heads * m->head_size,
-        .element = sl_dtype_bytes(activation),
-    };
-}
-
-struct saved {
-    unsigned char *qkv, *att, *mid, *up, *raw, *o, *down;
-    float *lse;
-};
-
-static unsigned char *take(unsigned char **at, uint64_t bytes)
-{
-    unsigned char *taken = *at;
-    *at += sl_align_up(bytes, ALIGNMENT);
-    return taken;
-}
-
-/* Lays `saved` out from base on; returns the end. base NULL: only the size. */
-static unsigned char *lay_saved(struct saved *s, const struct sl_model *m, struct sizes z,
-                                size_t batch, size_t sequence, unsigned char *base)
-{
-    unsigned char *at = base;
-    s->qkv = take(&at, z.n * z.q * z.element);
-    s->att = take(&at, z.n * z.att * z.element);
-    s->mid = take(&at, z.n * z.c * z.element);
-    s->up = take(&at, z.n * z.up * z.element);
-    s->lse = (float *)(void *)take(&at, batch * m->heads * sequence * sizeof(float));
-    s->raw = m->qk_norm ? take(&at, z.n * z.q * z.element) : NULL;
-    s->o = m->post_norms ? take(&at, z.n * z.c * z.element) : NULL;
-    s->down = m->post_norms ? take(&at, z.n * z.c * z.element) : NULL;
-    return at;
-}
-
-struct scratch {
-    unsigned char *n, *t;       /* [N, C] each */
-    unsigned char *a, *da;      /* [N, F] each */
-    unsigned char *dqkv, *datt; /* over a and da, which are dead by then */
-    float *delta;
-};
-
-static unsigned char *lay_scratch(struct scratch *s, const struct sl_model *m, struct sizes z,
-                                  size_t batch, size_t sequence, unsigned char *base)
-{
-    unsigned char *at = base;
-    s->n = take(&at, z.n * z.c * z.element);
-    s->t = take(&at, z.n * z.c * z.element);
-    unsigned char *ffn = at, *attention = at;
-    s->a = take(&ffn, z.n * z.f * z.element);
-    s->da = take(&ffn, z.n * z.f * z.element);
-    s->dqkv = take(&attention, z.n * z.q * z.element);
-    s->datt = take(&attention, z.n * z.att * z.element);
-    s->delta = (float *)(void *)take(&attention, batch * m->heads * sequence * sizeof(float));
-    return ffn > attention ? ffn : attention;
-}
-
-uint64_t sl_layer_saved_bytes(const struct sl_model *model, enum sl_dtype activation, size_t batch,
-                              size_t sequence)
-{
-    struct saved saved;
-    struct sizes z = sizes_of(model, activation, batch, sequence);
-    return (uint64_t)(uintptr_t)lay_saved(&saved, model, z, batch, sequence, NULL);
-}
-
-uint64_t sl_layer_scratch_bytes(const struct sl_model *model, enum sl_dtype activation,
-                                size_t batch, size_t sequence)
-{
-    struct scratch scratch;
-    struct sizes z = sizes_of(model, activation, batch, sequence);
-    return (uint64_t)(uintptr_t)lay_scratch(&scratch, model, z, batch, sequence, NULL);
-}
-
-struct sl_layer_work sl_layer_work(const struct sl_model *m, size_t batch, size_t sequence,
-                                   bool recomputed)
-{
-    struct sizes z = sizes_of(m, SL_F32, batch, sequence);
-    uint64_t matrices = (uint64_t)z.c * z.q + (uint64_t)z.att * z.c + (uint64_t)z.c * z.up;
-    if (!recomputed || m->post_norms) /* as in forward(): a norm's backward pass needs its input */
-        matrices += (uint64_t)z.f * z.c;
-    double attention = 2.0 * (double)z.att * ((double)sequence + 1) / 2;
-    return (struct sl_layer_work){.flops = 2.0 * (double)z.n * ((double)matrices + attention),
-                                  .weight_elements = matrices};
-}
+static const enum sl_role stages[] = {SL_ROLE_QKV, SL_ROLE_O, SL_ROLE_UP, SL_ROLE_DOWN};
+#define STAGES (sizeof(stages) / sizeof(stages[0]))
 
 /* Everything a layer's helpers need, so that they take one argument. */
 struct layer {
@@ -125,16 +30,16 @@ struct layer {
     const struct sl_device_ops *ops;
     const struct sl_model *m;
     const struct sl_batch *batch;
-    const struct sl_unit_memory *memory;
+    const struct sl_layer_memory *memory;
     uint32_t layer;
-    struct sizes z;
-    struct saved saved;
-    struct scratch scratch;
+    struct sl_layer_sizes z;
+    struct sl_layer_saved saved;
+    struct sl_layer_scratch scratch;
     const struct sl_layer_cache *cache; /* generation; NULL: training */
 };
 
 static struct layer layer_of(struct sl_device *device, const struct sl_model *m, uint32_t layer,
-                             const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                             const struct sl_batch *batch, const struct sl_layer_memory *memory,
                              void *saved, void *scratch)
 {
     struct layer l = {.device = device,
@@ -143,32 +48,74 @@ static struct layer layer_of(struct sl_device *device, const struct sl_model *m,
                       .batch = batch,
                       .memory = memory,
                       .layer = layer};
-    l.z = sizes_of(m, device->activation_dtype, batch->batch_count, batch->sequence_length);
-    lay_saved(&l.saved, m, l.z, batch->batch_count, batch->sequence_length, saved);
-    lay_scratch(&l.scratch, m, l.z, batch->batch_count, batch->sequence_length, scratch);
+    l.z =
+        sl_layer_sizes_of(m, device->activation_dtype, batch->batch_count, batch->sequence_length);
+    sl_layer_lay_saved(&l.saved, m, l.z, batch->batch_count, batch->sequence_length, saved);
+    sl_layer_lay_scratch(&l.scratch, m, l.z, batch->batch_count, batch->sequence_length, scratch);
     return l;
 }
 
-static struct sl_weight weight_of(const struct sl_model *m, const struct sl_unit_memory *memory,
-                                  enum sl_role role)
+/* The part of a stage that this call is for; count 0: none of it. */
+static struct sl_layer_part part_of(const struct layer *l, enum sl_role role)
 {
-    const struct sl_param *param = sl_model_param(m, memory->unit, role);
-    if (!param)
-        return (struct sl_weight){NULL, memory->dtype};
-    return (struct sl_weight){memory->weights + (param->offset - memory->weights_first) *
-                                                    sl_dtype_bytes(memory->dtype),
+    struct sl_layer_part part = sl_layer_matrix(&l->z, role);
+    const struct sl_layer_tile *tile = l->memory->tile;
+    if (!tile)
+        return part;
+    part.first = tile->row_first;
+    part.count = tile->role == role ? tile->row_count : 0;
+    part.begins = part.first == 0;
+    part.ends = part.first + part.count == part.outputs;
+    return part;
+}
+
+/* The memory with a norm or a bias. */
+static const struct sl_unit_memory *vector_memory(const struct layer *l,
+                                                  const struct sl_param *param)
+{
+    const struct sl_layer_memory *memory = l->memory;
+    size_t k = memory->vector_count;
+    if (!memory->tile)
+        return &memory->matrices;
+    while (k-- > 1 && memory->vectors[k].weights_first > param->offset)
+        ;
+    return &memory->vectors[k];
+}
+
+static struct sl_weight weight_at(const struct sl_unit_memory *memory, uint64_t element)
+{
+    size_t bytes = sl_dtype_bytes(memory->dtype);
+    return (struct sl_weight){memory->weights + (element - memory->weights_first) * bytes,
                               memory->dtype};
 }
 
-/* The f32 sum of a parameter, or NULL where it is frozen or absent. */
-static float *sum_of(const struct sl_model *m, const struct sl_unit_memory *memory,
-                     enum sl_role role)
+static const struct sl_param *param_of(const struct layer *l, enum sl_role role)
 {
-    const struct sl_param *param = sl_model_param(m, memory->unit, role);
-    if (!param || !memory->sums)
+    return sl_model_param(l->m, l->memory->matrices.unit, role);
+}
+
+/* A norm's or a bias's weight from element `first` on, or NULL where it is absent. */
+static struct sl_weight vector_of(const struct layer *l, enum sl_role role, size_t first)
+{
+    const struct sl_param *param = param_of(l, role);
+    if (!param)
+        return (struct sl_weight){NULL, l->memory->matrices.dtype};
+    return weight_at(vector_memory(l, param), param->offset + first);
+}
+
+static struct sl_weight matrix_at(const struct layer *l, const struct sl_layer_part *part)
+{
+    uint64_t element = param_of(l, part->role)->offset + (uint64_t)part->first * part->inputs;
+    return weight_at(&l->memory->matrices, element);
+}
+
+/* The f32 sum of a norm or a bias, or NULL where it is frozen or absent. */
+static float *vector_sum(const struct layer *l, const struct sl_param *param)
+{
+    const struct sl_unit_memory *memory = param ? vector_memory(l, param) : NULL;
+    if (!memory || !memory->sums || memory->sums_offset[param - l->m->params] == UINT64_MAX)
         return NULL;
-    uint64_t offset = memory->sums_offset[param - m->params];
-    return offset == UINT64_MAX ? NULL : memory->sums + offset;
+    return memory->sums + memory->sums_offset[param - l->m->params];
 }
 
 static int norm(const struct layer *l, enum sl_role role, enum sl_role bias_role, const void *x,
@@ -182,9 +129,8 @@ static int norm(const struct layer *l, enum sl_role role, enum sl_role bias_role
         .row_stride = l->z.c,
         .eps = l->m->norm_eps,
         .x = x,
-        .weight = weight_of(l->m, l->memory, role),
-        .bias = l->m->norm == SL_NORM_LAYER ? weight_of(l->m, l->memory, bias_role)
-                                            : (struct sl_weight){0},
+        .weight = vector_of(l, role, 0),
+        .bias = l->m->norm == SL_NORM_LAYER ? vector_of(l, bias_role, 0) : (struct sl_weight){0},
         .out = out,
     };
     return l->ops->norm(l->device, &args);
@@ -201,111 +147,153 @@ static int norm_backward(const struct layer *l, enum sl_role role, enum sl_role 
         .row_stride = l->z.c,
         .eps = l->m->norm_eps,
         .x = x,
-        .weight = weight_of(l->m, l->memory, role),
+        .weight = vector_of(l, role, 0),
         .dout = dout,
         .dx = dx,
         .accumulate_dx = accumulate,
-        .dweight = sum_of(l->m, l->memory, role),
-        .dbias = l->m->norm == SL_NORM_LAYER ? sum_of(l->m, l->memory, bias_role) : NULL,
+        .dweight = vector_sum(l, param_of(l, role)),
+        .dbias = l->m->norm == SL_NORM_LAYER ? vector_sum(l, param_of(l, bias_role)) : NULL,
     };
     return l->ops->norm_backward(l->device, &args);
 }
 
-static int product(const struct layer *l, enum sl_role role, enum sl_role bias_role, const void *x,
-                   size_t inputs, void *y, size_t outputs)
+static void *row_at(const struct layer *l, const void *y, size_t row)
+{
+    return (unsigned char *)(uintptr_t)y + row * l->z.element;
+}
+
+/* Columns of y. */
+static int product(const struct layer *l, const struct sl_layer_part *part, const void *x, void *y)
 {
     struct sl_matmul_args args = {
         .kind = SL_MATMUL_FORWARD,
         .rows = l->z.n,
-        .inputs = inputs,
-        .outputs = outputs,
+        .inputs = part->inputs,
+        .outputs = part->count,
+        .y_stride = part->outputs,
         .x = (void *)(uintptr_t)x,
-        .y = y,
-        .weight = weight_of(l->m, l->memory, role),
-        .bias = weight_of(l->m, l->memory, bias_role),
+        .y = row_at(l, y, part->first),
+        .weight = matrix_at(l, part),
+        .bias = vector_of(l, part->bias, part->first),
     };
     return l->ops->matmul(l->device, &args);
 }
 
-/* dW += dy^T x for the tensors of a role, which may be several rows of one fused matrix, some of
- * them frozen: neighbours that are trained are one product. */
-static int weight_gradient(const struct layer *l, enum sl_role role, enum sl_role bias_role,
-                           const void *x, size_t inputs, const void *dy, size_t outputs)
-{
-    const struct sl_model *m = l->m;
-    const uint64_t *offset = l->memory->sums_offset;
-    if (!l->memory->sums)
-        return 0;
-    uint64_t last = m->unit_first_param[l->memory->unit + 1];
-    const struct sl_param *param = sl_model_param(m, l->memory->unit, role);
-    const struct sl_param *bias = sl_model_param(m, l->memory->unit, bias_role);
-    bool fused_bias = bias != NULL;
-    for (uint64_t i = bias ? (uint64_t)(bias - m->params) : last;
-         i < last && m->params[i].role == bias_role; i++)
-        fused_bias = fused_bias && offset[i] != UINT64_MAX;
-    size_t row = 0;
-    for (uint64_t i = (uint64_t)(param - m->params); i < last && m->params[i].role == role;) {
-        uint64_t j = i;
-        size_t rows = 0;
-        bool trained = offset[i] != UINT64_MAX;
-        while (j < last && m->params[j].role == role && (offset[j] != UINT64_MAX) == trained &&
-               (!trained || offset[j] == offset[i] + rows * inputs))
-            rows += m->params[j++].rows;
-        bool whole = rows == outputs;
-        struct sl_matmul_args args = {
-            .kind = SL_MATMUL_BACKWARD_WEIGHT,
-            .rows = l->z.n,
-            .inputs = inputs,
-            .outputs = rows,
-            .y_stride = outputs,
-            .x = (void *)(uintptr_t)x,
-            .y = (unsigned char *)(uintptr_t)dy + row * l->z.element,
-            .dweight = trained ? l->memory->sums + offset[i] : NULL,
-            .dbias = whole && fused_bias ? l->memory->sums + offset[bias - m->params] : NULL,
-        };
-        int result = args.dweight || args.dbias ? l->ops->matmul(l->device, &args) : 0;
-        if (result)
-            return result;
-        row += rows;
-        i = j;
-        if (whole && (fused_bias || !bias))
-            return 0;
-    }
-    /* Fused and partly frozen: the biases on their own, in one go per tensor. */
-    row = 0;
-    for (uint64_t i = bias ? (uint64_t)(bias - m->params) : last;
-         i < last && m->params[i].role == bias_role; i++) {
-        struct sl_matmul_args args = {
-            .kind = SL_MATMUL_BACKWARD_WEIGHT,
-            .rows = l->z.n,
-            .inputs = inputs,
-            .outputs = m->params[i].columns,
-            .y_stride = outputs,
-            .x = (void *)(uintptr_t)x,
-            .y = (unsigned char *)(uintptr_t)dy + row * l->z.element,
-            .dbias = offset[i] != UINT64_MAX ? l->memory->sums + offset[i] : NULL,
-        };
-        int result = args.dbias ? l->ops->matmul(l->device, &args) : 0;
-        if (result)
-            return result;
-        row += m->params[i].columns;
-    }
-    return 0;
-}
-
-static int input_gradient(const struct layer *l, enum sl_role role, const void *dy, size_t outputs,
-                          void *dx, size_t inputs)
+/* dx (+)= of some columns of dy: the first ones overwrite it. */
+static int input_gradient(const struct layer *l, const struct sl_layer_part *part, const void *dy,
+                          void *dx)
 {
     struct sl_matmul_args args = {
         .kind = SL_MATMUL_BACKWARD_INPUT,
         .rows = l->z.n,
-        .inputs = inputs,
-        .outputs = outputs,
+        .inputs = part->inputs,
+        .outputs = part->count,
+        .y_stride = part->outputs,
         .x = dx,
-        .y = (void *)(uintptr_t)dy,
-        .weight = weight_of(l->m, l->memory, role),
+        .y = row_at(l, dy, part->first),
+        .accumulate = !part->begins,
+        .weight = matrix_at(l, part),
     };
     return l->ops->matmul(l->device, &args);
+}
+
+/* Rows of a weight's gradient: neighbours in the sums. */
+struct gradient_rows {
+    size_t first, count; /* of the whole matrix */
+    float *dweight, *dbias;
+};
+
+static int add_gradient(const struct layer *l, const struct sl_layer_part *part,
+                        const struct gradient_rows *rows, const void *x, const void *dy)
+{
+    struct sl_matmul_args args = {
+        .kind = SL_MATMUL_BACKWARD_WEIGHT,
+        .rows = l->z.n,
+        .inputs = part->inputs,
+        .outputs = rows->count,
+        .y_stride = part->outputs,
+        .x = (void *)(uintptr_t)x,
+        .y = row_at(l, dy, rows->first),
+        .dweight = rows->dweight,
+        .dbias = rows->dbias,
+    };
+    return rows->count && (args.dweight || args.dbias) ? l->ops->matmul(l->device, &args) : 0;
+}
+
+static struct gradient_rows cut_rows(const struct sl_layer_part *part, size_t row, size_t rows)
+{
+    size_t first = sl_max_u64(row, part->first);
+    size_t end = sl_min_u64(row + rows, part->first + part->count);
+    return (struct gradient_rows){.first = first, .count = end > first ? end - first : 0};
+}
+
+/* The biases on their own, in one go per tensor. */
+static int bias_gradient(const struct layer *l, const struct sl_layer_part *part, const void *x,
+                         const void *dy)
+{
+    const struct sl_param *param = param_of(l, part->bias);
+    const struct sl_param *last =
+        l->m->params + l->m->unit_first_param[l->memory->matrices.unit + 1];
+    size_t row = 0;
+    int result = 0;
+    for (; param && param < last && param->role == part->bias && !result; param++) {
+        struct gradient_rows rows = cut_rows(part, row, param->columns);
+        float *sum = vector_sum(l, param);
+        rows.dbias = sum ? sum + (rows.first - row) : NULL;
+        result = add_gradient(l, part, &rows, x, dy);
+        row += param->columns;
+    }
+    return result;
+}
+
+/* The sum of the first bias of a role, where all of them are trained and so lie side by side. */
+static float *fused_bias_sum(const struct layer *l, enum sl_role role)
+{
+    const struct sl_param *first = param_of(l, role), *param = first;
+    const struct sl_param *last =
+        l->m->params + l->m->unit_first_param[l->memory->matrices.unit + 1];
+    for (; param && param < last && param->role == role; param++)
+        if (!vector_sum(l, param))
+            return NULL;
+    return vector_sum(l, first);
+}
+
+/* dW += dy^T x for the tensors of a role, which may be several rows of one fused matrix, some of
+ * them frozen: neighbours that are trained are one product. */
+static int weight_gradient(const struct layer *l, const struct sl_layer_part *part, const void *x,
+                           const void *dy)
+{
+    const struct sl_unit_memory *memory = &l->memory->matrices;
+    const struct sl_param *param = param_of(l, part->role);
+    const struct sl_param *last = l->m->params + l->m->unit_first_param[memory->unit + 1];
+    float *bias = fused_bias_sum(l, part->bias);
+    struct gradient_rows run = {0};
+    size_t row = 0;
+    int result = 0;
+    for (; param < last && param->role == part->role && !result; param++) {
+        struct gradient_rows rows = cut_rows(part, row, param->rows);
+        uint64_t offset = memory->sums_offset[param - l->m->params];
+        if (rows.count && memory->sums && offset != UINT64_MAX) /* a tile begins its own sums */
+            rows.dweight = memory->sums + (rows.first > row ? 0 : offset);
+        row += param->rows;
+        if (!rows.count)
+            continue;
+        bool joins =
+            run.count &&
+            (rows.dweight ? run.dweight && rows.dweight == run.dweight + run.count * part->inputs
+                          : !run.dweight);
+        if (joins) {
+            run.count += rows.count;
+            continue;
+        }
+        result = add_gradient(l, part, &run, x, dy);
+        run = rows;
+    }
+    bool whole = run.count == part->count;
+    run.dbias = whole && bias ? bias + part->first : NULL;
+    if (!result)
+        result = add_gradient(l, part, &run, x, dy);
+    return result || run.dbias ? result : bias_gradient(l, part, x, dy);
 }
 
 /* q_norm over the H query heads, k_norm over the G key heads of the packed buffer. */
@@ -323,7 +311,7 @@ static int head_norms(const struct layer *l, const void *raw, void *qkv)
             .row_stride = l->z.q,
             .eps = m->norm_eps,
             .x = (const unsigned char *)raw + shift,
-            .weight = weight_of(m, l->memory, k ? SL_ROLE_K_NORM : SL_ROLE_Q_NORM),
+            .weight = vector_of(l, k ? SL_ROLE_K_NORM : SL_ROLE_Q_NORM, 0),
             .out = (unsigned char *)qkv + shift,
         };
         int result = l->ops->norm(l->device, &args);
@@ -348,10 +336,10 @@ static int head_norms_backward(const struct layer *l, const void *raw, void *dqk
             .row_stride = l->z.q,
             .eps = m->norm_eps,
             .x = (const unsigned char *)raw + shift,
-            .weight = weight_of(m, l->memory, role),
+            .weight = vector_of(l, role, 0),
             .dout = (const unsigned char *)dqkv + shift,
             .dx = (unsigned char *)dqkv + shift,
-            .dweight = sum_of(m, l->memory, role),
+            .dweight = vector_sum(l, param_of(l, role)),
         };
         int result = l->ops->norm_backward(l->device, &args);
         if (result)
@@ -432,14 +420,18 @@ static int attend_cached(const struct layer *l)
     return l->ops->attention_cached(l->device, &args);
 }
 
-static int attention_forward(const struct layer *l, const void *x)
+static int forward_qkv(const struct layer *l, const struct sl_layer_part *part, const void *x)
 {
-    const struct saved *s = &l->saved;
+    const struct sl_layer_saved *s = &l->saved;
     unsigned char *raw = s->raw ? s->raw : s->qkv;
-    int result = norm(l, SL_ROLE_NORM1, SL_ROLE_NORM1_BIAS, x, l->scratch.n);
+    int result = 0;
+    if (part->begins)
+        result = norm(l, SL_ROLE_NORM1, SL_ROLE_NORM1_BIAS, x, l->scratch.n);
     if (!result)
-        result = product(l, SL_ROLE_QKV, SL_ROLE_QKV_BIAS, l->scratch.n, l->z.c, raw, l->z.q);
-    if (!result && s->raw) {
+        result = product(l, part, l->scratch.n, raw);
+    if (result || !part->ends)
+        return result;
+    if (s->raw) {
         result = l->ops->copy(l->device, SL_STREAM_COMPUTE, s->qkv, s->raw,
                               l->z.n * l->z.q * l->z.element);
         if (!result)
@@ -449,10 +441,17 @@ static int attention_forward(const struct layer *l, const void *x)
         result = rotate(l, s->qkv, false);
     if (!result)
         result = l->cache ? attend_cached(l) : attend(l);
+    return result;
+}
+
+static int forward_o(const struct layer *l, const struct sl_layer_part *part, const void *x)
+{
+    const struct sl_layer_saved *s = &l->saved;
     unsigned char *o = s->o ? s->o : l->scratch.t;
-    if (!result)
-        result = product(l, SL_ROLE_O, SL_ROLE_O_BIAS, s->att, l->z.att, o, l->z.c);
-    if (!result && s->o)
+    int result = product(l, part, s->att, o);
+    if (result || !part->ends)
+        return result;
+    if (s->o)
         result = norm(l, SL_ROLE_POST_NORM1, SL_ROLE_COUNT, s->o, l->scratch.t);
     if (!result)
         result = add(l, x, l->scratch.t, s->mid);
@@ -472,21 +471,24 @@ static int activate(const struct layer *l)
     return l->ops->act(l->device, &args);
 }
 
-static int forward(const struct layer *l, const void *x, void *out)
+static int forward_up(const struct layer *l, const struct sl_layer_part *part)
 {
-    const struct saved *s = &l->saved;
-    int result = attention_forward(l, x);
-    if (!result)
-        result = norm(l, SL_ROLE_NORM2, SL_ROLE_NORM2_BIAS, s->mid, l->scratch.n);
-    if (!result)
-        result = product(l, SL_ROLE_UP, SL_ROLE_UP_BIAS, l->scratch.n, l->z.c, s->up, l->z.up);
-    if (result || (!out && !s->down))
-        return result;
-    result = activate(l);
+    int result = 0;
+    if (part->begins)
+        result = norm(l, SL_ROLE_NORM2, SL_ROLE_NORM2_BIAS, l->saved.mid, l->scratch.n);
+    return result ? result : product(l, part, l->scratch.n, l->saved.up);
+}
+
+static int forward_down(const struct layer *l, const struct sl_layer_part *part, void *out)
+{
+    const struct sl_layer_saved *s = &l->saved;
     unsigned char *down = s->down ? s->down : out;
+    if (!down) /* recomputation */
+        return 0;
+    int result = part->begins ? activate(l) : 0;
     if (!result)
-        result = product(l, SL_ROLE_DOWN, SL_ROLE_DOWN_BIAS, l->scratch.a, l->z.f, down, l->z.c);
-    if (result || !out)
+        result = product(l, part, l->scratch.a, down);
+    if (result || !part->ends || !out)
         return result;
     if (s->down)
         result = norm(l, SL_ROLE_POST_NORM2, SL_ROLE_COUNT, s->down, out);
@@ -495,8 +497,23 @@ static int forward(const struct layer *l, const void *x, void *out)
     return result;
 }
 
+static int forward(const struct layer *l, const void *x, void *out)
+{
+    int result = 0;
+    for (size_t i = 0; i < STAGES && !result; i++) {
+        struct sl_layer_part part = part_of(l, stages[i]);
+        if (!part.count)
+            continue;
+        result = part.role == SL_ROLE_QKV  ? forward_qkv(l, &part, x)
+                 : part.role == SL_ROLE_O  ? forward_o(l, &part, x)
+                 : part.role == SL_ROLE_UP ? forward_up(l, &part)
+                                           : forward_down(l, &part, out);
+    }
+    return result;
+}
+
 int sl_layer_forward(struct sl_device *device, const struct sl_model *model, uint32_t layer,
-                     const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                     const struct sl_batch *batch, const struct sl_layer_memory *memory,
                      const void *x, void *out, void *saved, void *scratch)
 {
     struct layer l = layer_of(device, model, layer, batch, memory, saved, scratch);
@@ -504,7 +521,7 @@ int sl_layer_forward(struct sl_device *device, const struct sl_model *model, uin
 }
 
 int sl_layer_generate(struct sl_device *device, const struct sl_model *model, uint32_t layer,
-                      const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                      const struct sl_batch *batch, const struct sl_layer_memory *memory,
                       const struct sl_layer_cache *cache, const void *x, void *out, void *saved,
                       void *scratch)
 {
@@ -513,22 +530,20 @@ int sl_layer_generate(struct sl_device *device, const struct sl_model *model, ui
     return forward(&l, x, out);
 }
 
-static int ffn_backward(const struct layer *l, void *dx)
+static int backward_down(const struct layer *l, const struct sl_layer_part *part, void *dx)
 {
-    const struct saved *s = &l->saved;
-    const struct scratch *c = &l->scratch;
-    const void *dy = dx;
+    const struct sl_layer_saved *s = &l->saved;
+    const struct sl_layer_scratch *c = &l->scratch;
+    const void *dy = s->down ? c->t : dx;
     int result = 0;
-    if (s->down) {
+    if (part->begins && s->down)
         result = norm_backward(l, SL_ROLE_POST_NORM2, SL_ROLE_COUNT, s->down, dx, c->t, false);
-        dy = c->t;
-    }
-    if (!result)
+    if (!result && part->begins)
         result = activate(l);
     if (!result)
-        result = weight_gradient(l, SL_ROLE_DOWN, SL_ROLE_DOWN_BIAS, c->a, l->z.f, dy, l->z.c);
+        result = weight_gradient(l, part, c->a, dy);
     if (!result)
-        result = input_gradient(l, SL_ROLE_DOWN, dy, l->z.c, c->da, l->z.f);
+        result = input_gradient(l, part, dy, c->da);
     struct sl_act_args act = {
         .kind = l->m->act,
         .gated = l->m->gated,
@@ -538,59 +553,81 @@ static int ffn_backward(const struct layer *l, void *dx)
         .dout = c->da,
         .din = s->up,
     };
-    if (!result)
+    if (!result && part->ends)
         result = l->ops->act_backward(l->device, &act);
-    if (!result)
-        result = norm(l, SL_ROLE_NORM2, SL_ROLE_NORM2_BIAS, s->mid, c->n);
-    if (!result)
-        result = weight_gradient(l, SL_ROLE_UP, SL_ROLE_UP_BIAS, c->n, l->z.c, s->up, l->z.up);
-    if (!result)
-        result = input_gradient(l, SL_ROLE_UP, s->up, l->z.up, c->n, l->z.c);
-    if (!result)
-        result = norm_backward(l, SL_ROLE_NORM2, SL_ROLE_NORM2_BIAS, s->mid, c->n, dx, true);
     return result;
 }
 
-static int attention_backward(const struct layer *l, const void *x, void *dx)
+static int backward_up(const struct layer *l, const struct sl_layer_part *part, void *dx)
 {
-    const struct saved *s = &l->saved;
-    const struct scratch *c = &l->scratch;
-    const void *dy = dx;
+    const struct sl_layer_saved *s = &l->saved;
+    const struct sl_layer_scratch *c = &l->scratch;
     int result = 0;
-    if (s->o) {
+    if (part->begins)
+        result = norm(l, SL_ROLE_NORM2, SL_ROLE_NORM2_BIAS, s->mid, c->n);
+    if (!result)
+        result = weight_gradient(l, part, c->n, s->up);
+    if (!result)
+        result = input_gradient(l, part, s->up, c->t);
+    if (!result && part->ends)
+        result = norm_backward(l, SL_ROLE_NORM2, SL_ROLE_NORM2_BIAS, s->mid, c->t, dx, true);
+    return result;
+}
+
+static int backward_o(const struct layer *l, const struct sl_layer_part *part, const void *dx)
+{
+    const struct sl_layer_saved *s = &l->saved;
+    const struct sl_layer_scratch *c = &l->scratch;
+    const void *dy = s->o ? c->t : dx;
+    int result = 0;
+    if (part->begins && s->o)
         result = norm_backward(l, SL_ROLE_POST_NORM1, SL_ROLE_COUNT, s->o, dx, c->t, false);
-        dy = c->t;
-    }
     if (!result)
-        result = weight_gradient(l, SL_ROLE_O, SL_ROLE_O_BIAS, s->att, l->z.att, dy, l->z.c);
+        result = weight_gradient(l, part, s->att, dy);
     if (!result)
-        result = input_gradient(l, SL_ROLE_O, dy, l->z.c, c->datt, l->z.att);
+        result = input_gradient(l, part, dy, c->datt);
+    if (result || !part->ends)
+        return result;
     struct sl_attention_backward_args attention = {
         .forward = attention_of(l), .dout = c->datt, .dqkv = c->dqkv, .delta = c->delta};
-    if (!result)
-        result = l->ops->attention_backward(l->device, &attention);
+    result = l->ops->attention_backward(l->device, &attention);
     if (!result)
         result = rotate(l, c->dqkv, true);
     if (!result && s->raw)
         result = head_norms_backward(l, s->raw, c->dqkv);
-    if (!result)
+    return result;
+}
+
+static int backward_qkv(const struct layer *l, const struct sl_layer_part *part, const void *x,
+                        void *dx)
+{
+    const struct sl_layer_scratch *c = &l->scratch;
+    int result = 0;
+    if (part->begins)
         result = norm(l, SL_ROLE_NORM1, SL_ROLE_NORM1_BIAS, x, c->n);
     if (!result)
-        result = weight_gradient(l, SL_ROLE_QKV, SL_ROLE_QKV_BIAS, c->n, l->z.c, c->dqkv, l->z.q);
+        result = weight_gradient(l, part, c->n, c->dqkv);
     if (!result)
-        result = input_gradient(l, SL_ROLE_QKV, c->dqkv, l->z.q, c->n, l->z.c);
-    if (!result)
-        result = norm_backward(l, SL_ROLE_NORM1, SL_ROLE_NORM1_BIAS, x, c->n, dx, true);
+        result = input_gradient(l, part, c->dqkv, c->t);
+    if (!result && part->ends)
+        result = norm_backward(l, SL_ROLE_NORM1, SL_ROLE_NORM1_BIAS, x, c->t, dx, true);
     return result;
 }
 
 int sl_layer_backward(struct sl_device *device, const struct sl_model *model, uint32_t layer,
-                      const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                      const struct sl_batch *batch, const struct sl_layer_memory *memory,
                       const void *x, void *dx, void *saved, void *scratch)
 {
     struct layer l = layer_of(device, model, layer, batch, memory, saved, scratch);
-    int result = ffn_backward(&l, dx);
-    if (!result)
-        result = attention_backward(&l, x, dx);
+    int result = 0;
+    for (size_t i = STAGES; i-- > 0 && !result;) {
+        struct sl_layer_part part = part_of(&l, stages[i]);
+        if (!part.count)
+            continue;
+        result = part.role == SL_ROLE_DOWN ? backward_down(&l, &part, dx)
+                 : part.role == SL_ROLE_UP ? backward_up(&l, &part, dx)
+                 : part.role == SL_ROLE_O  ? backward_o(&l, &part, dx)
+                                           : backward_qkv(&l, &part, x, dx);
+    }
     return result;
 }

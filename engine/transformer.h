@@ -35,6 +35,27 @@ struct sl_unit_memory {
                                     UINT64_MAX where it is frozen */
 };
 
+/* A layer's four matrices are used one after the other, each whole or in runs of its rows. */
+struct sl_layer_tile {
+    enum sl_role role; /* SL_ROLE_QKV, O, UP or DOWN */
+    size_t row_first, row_count;
+};
+
+#define SL_LAYER_VECTORS_MAX                                                                       \
+    5u /* runs of norms and biases before, between and after the matrices */
+
+/* What of a layer is there: all of it, or one tile and every norm and bias. The calls below then do
+ * the tile's share of their work: one call per tile, rows ascending, forward QKV to DOWN, backward
+ * DOWN to QKV, with `saved` and `scratch` kept from a matrix's first tile to its last; `saved` from
+ * the layer's first forward tile on, `scratch` also from O to QKV in the backward pass. On the host
+ * device tiles that begin at multiples of SL_MATMUL_DEPTH rows give the bits of the whole. */
+struct sl_layer_memory {
+    struct sl_unit_memory matrices;   /* without a tile: the norms and biases too */
+    const struct sl_layer_tile *tile; /* NULL: the whole layer */
+    struct sl_unit_memory vectors[SL_LAYER_VECTORS_MAX]; /* with a tile: in the unit's order */
+    size_t vector_count;
+};
+
 uint64_t sl_layer_saved_bytes(const struct sl_model *model, enum sl_dtype activation, size_t batch,
                               size_t sequence);
 uint64_t sl_layer_scratch_bytes(const struct sl_model *model, enum sl_dtype activation,
@@ -47,13 +68,13 @@ uint64_t sl_layer_scratch_bytes(const struct sl_model *model, enum sl_dtype acti
  * Order    queued on the compute stream
  * Errors   the device's */
 int sl_layer_forward(struct sl_device *device, const struct sl_model *model, uint32_t layer,
-                     const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                     const struct sl_batch *batch, const struct sl_layer_memory *memory,
                      const void *x, void *out, void *saved, void *scratch);
 
 /* dx: [N, C], in: gradient of out; out: gradient of x. `saved` as forward left it; it is destroyed.
  * Adds to memory->sums. */
 int sl_layer_backward(struct sl_device *device, const struct sl_model *model, uint32_t layer,
-                      const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                      const struct sl_batch *batch, const struct sl_layer_memory *memory,
                       const void *x, void *dx, void *saved, void *scratch);
 
 /* Generation: out = layer(x) for `rows` new tokens at positions position_first, ..., whose keys and
@@ -64,7 +85,7 @@ struct sl_layer_cache {
     void *keys, *values;
 };
 int sl_layer_generate(struct sl_device *device, const struct sl_model *model, uint32_t layer,
-                      const struct sl_batch *batch, const struct sl_unit_memory *memory,
+                      const struct sl_batch *batch, const struct sl_layer_memory *memory,
                       const struct sl_layer_cache *cache, const void *x, void *out, void *saved,
                       void *scratch);
 
@@ -76,6 +97,9 @@ struct sl_layer_work {
 };
 struct sl_layer_work sl_layer_work(const struct sl_model *model, size_t batch, size_t sequence,
                                    bool recomputed);
+/* The share of one tile. Attention goes with the last rows of QKV, or, backward, of O. */
+struct sl_layer_work sl_layer_tile_work(const struct sl_model *model, size_t batch, size_t sequence,
+                                        const struct sl_layer_tile *tile, bool backward);
 
 /* Final norm: h = norm(x). */
 int sl_head_norm(struct sl_device *device, const struct sl_model *model, size_t rows,

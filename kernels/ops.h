@@ -78,6 +78,11 @@ struct sl_matmul_args {
     float *dbias;            /* BACKWARD_WEIGHT; NULL: none */
 };
 
+/* On the host device a sum over rows of W is cut after so many of them: BACKWARD_INPUT over tiles
+ * of W that begin at multiples of it, the later ones with `accumulate`, gives the bits of one call.
+ */
+#define SL_MATMUL_DEPTH 384u
+
 /* Rotate q and k in place in the packed buffer, halves split (rotate_half). cos, sin: f32
  * [sequence positions, rotary / 2], indexed by positions[n]. inverse: rotate back (backward). */
 struct sl_rope_args {

@@ -24,6 +24,7 @@ _Static_assert((int)SL_ACT_GELU == (int)SL_HOST_ACT_GELU, "activation kinds");
 _Static_assert((int)SL_ACT_GELU_TANH == (int)SL_HOST_ACT_GELU_TANH, "activation kinds");
 _Static_assert((int)SL_MATMUL_BACKWARD_WEIGHT == (int)SL_HOST_MATMUL_BACKWARD_WEIGHT, "products");
 _Static_assert((int)SL_MATMUL_BACKWARD_INPUT == (int)SL_HOST_MATMUL_BACKWARD_INPUT, "products");
+_Static_assert(SL_MATMUL_DEPTH == SL_HOST_GEMM_DEPTH, "products");
 
 static struct sl_host_weight weight_of(struct sl_weight w)
 {

@@ -54,6 +54,7 @@ const char *sl_op_kind_name(enum sl_op_kind kind)
         [SL_OP_LOSS] = "loss",
         [SL_OP_GENERATE] = "generate",
         [SL_OP_LOGITS] = "logits",
+        [SL_OP_RECOMPUTE] = "recompute",
         [SL_OP_BACKWARD] = "backward",
         [SL_OP_EMBED_BACKWARD] = "embed backward",
         [SL_OP_GRADIENT] = "gradient",

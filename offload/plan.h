@@ -75,16 +75,17 @@ enum sl_op_kind {
     SL_OP_FETCH,         /* nvme_read: extent to memory */
     SL_OP_EVICT,         /* nvme_write: memory to extent */
     SL_OP_EMBED,         /* compute */
-    SL_OP_FORWARD,       /* compute: one layer, one micro-batch */
+    SL_OP_FORWARD,       /* compute: one layer or a tile of its matrices, one micro-batch */
     SL_OP_HEAD,          /* compute: final norm, logits, loss and their backward, one tile */
     SL_OP_HEAD_NORM,     /* compute: final norm alone, where the head is tiled */
     SL_OP_HEAD_STATS,    /* compute: online softmax over one tile */
     SL_OP_HEAD_BACKWARD, /* compute: one tile */
     SL_OP_HEAD_NORM_BACKWARD,
     SL_OP_LOSS,           /* compute: losses only (evaluation) */
-    SL_OP_GENERATE,       /* compute: one layer, new tokens against the cache */
+    SL_OP_GENERATE,       /* compute: one layer or tile, new tokens against the cache */
     SL_OP_LOGITS,         /* compute: one tile of the last token's logits */
-    SL_OP_BACKWARD,       /* compute: one layer, one micro-batch, recomputation inside */
+    SL_OP_RECOMPUTE,      /* compute: a tile's forward again; of whole layers inside BACKWARD */
+    SL_OP_BACKWARD,       /* compute: one layer or tile, one micro-batch */
     SL_OP_EMBED_BACKWARD, /* compute */
     SL_OP_GRADIENT,       /* compute: round the f32 sum, norm and finiteness in the same pass */
     SL_OP_PREDICT,        /* control: what the step will decide, for updates before it */

@@ -40,7 +40,7 @@ struct sl_host_gemm {
 };
 
 /* Sums are cut after so many elements of k: the cut is part of the result. */
-#define SL_HOST_GEMM_DEPTH 384u
+#define SL_HOST_GEMM_DEPTH 384u /* SL_MATMUL_DEPTH */
 /* Columns of b packed at a time: with DEPTH, about what a second-level cache holds. */
 #define SL_HOST_GEMM_COLUMNS 512u
 /* One chunk of b, and one strip of up to 16 rows of a. */

@@ -192,6 +192,8 @@ struct run {
     double clip;   /* some steps are clipped, some are not */
     bool delayed;  /* another run: each step has the weights from before the last update */
     bool no_master;
+    uint64_t layer_bytes; /* tiles of layers: the bits of whole ones */
+    const char *config;   /* instead of a preset */
 };
 
 static const struct run *running;
@@ -225,12 +227,43 @@ static void print_log(void *user, enum sl_log_level level, const char *message)
         printf("  %s\n", message);
 }
 
+static void load_model(struct sl_model *model, const struct run *run, const char *directory)
+{
+    struct sl_error error = {0};
+    if (!run->config) {
+        check(sl_model_from_preset(model, run->preset, &error), &error, run->preset);
+        return;
+    }
+    char path[256];
+    snprintf(path, sizeof(path), "%s/config.json", directory);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(run->config, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    check(sl_model_from_directory(model, directory, &error), &error, path);
+    unlink(path);
+}
+
+/* Are layers cut where the run says so, in the wide model through each matrix? */
+static void check_tiles(const struct sl_step_plan *sp, const struct run *run)
+{
+    bool parts = false, through[SL_ROLE_COUNT] = {0};
+    for (uint32_t p = 0; p < sp->piece_count; p++) {
+        parts |= sp->pieces[p].kind == SL_PIECE_MATRIX;
+        through[sp->pieces[p].role] |= sp->pieces[p].row_first > 0;
+    }
+    assert_int_equal(parts, run->layer_bytes > 0);
+    if (parts && run->config)
+        assert_true(through[SL_ROLE_QKV] && through[SL_ROLE_O] && through[SL_ROLE_UP] &&
+                    through[SL_ROLE_DOWN]);
+}
+
 static uint64_t train(const struct run *run, const struct variant *v, const char *directory,
                       double *last_loss)
 {
     struct sl_error error = {0};
     struct sl_model model;
-    check(sl_model_from_preset(&model, run->preset, &error), &error, run->preset);
+    load_model(&model, run, directory);
     if (run->frozen)
         check(sl_model_freeze(&model, &run->frozen, 1, &error), &error, "freeze");
     static const struct sl_log log = {print_log, NULL};
@@ -246,6 +279,7 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
                  .optimizer_buffers = v->buffers,
                  .prefetch = v->prefetch,
                  .tile_bytes = run->tile_bytes,
+                 .layer_bytes = run->layer_bytes,
                  .hyper = run->hyper,
                  .moment_kind = run->moment_kind,
                  .master_kind = run->no_master ? SL_MASTER_NONE
@@ -266,6 +300,7 @@ static uint64_t train(const struct run *run, const struct variant *v, const char
            sizeof(v->activations));
     struct sl_engine engine;
     check(sl_engine_plan(&engine, &o, &error), &error, v->name);
+    check_tiles(&engine.sp, run);
     check(sl_engine_start(&engine, &error), &error, v->name);
     check(sl_state_initialize(&engine, 7, &error), &error, v->name);
     running = run;
@@ -401,12 +436,58 @@ static void eight_bit_moments(void **state)
 static void no_master(void **state)
 {
     (void)state;
-    struct run run = {"tiny", SL_BF16, 0, adamw, SL_MOMENT_BF16, "*k_proj*", 1, false, CLIP,
-                      false, true};
+    struct run run = {"tiny", SL_BF16, 0,     adamw, SL_MOMENT_BF16, "*k_proj*", 1,
+                      false,  CLIP,    false, true};
     all_placements_agree(&run);
     run.hyper.kind = SL_OPTIM_SGD; /* and no state at all, with a step that is skipped */
     run.overflow = true;
     all_placements_agree(&run);
+}
+
+/* Matrix by matrix: nothing in the tiny model is large enough for tiles of rows. */
+static void layers_in_parts(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/sluice-placement-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    struct run runs[] = {
+        {"tiny", SL_BF16, 4096, adamw, SL_MOMENT_Q8, "*k_proj*", 1, false, CLIP, false},
+        {"tiny", SL_F16, 0, adamw, SL_MOMENT_F32, NULL, 1024, true, CLIP, false},
+        {"tiny", SL_F32, 0, adamw, SL_MOMENT_F32, NULL, 1, false, CLIP, true},
+    };
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        double loss;
+        uint64_t whole = train(&runs[i], &variants[0], directory, &loss);
+        runs[i].layer_bytes = 4096;
+        assert_int_equal(all_placements_agree(&runs[i]), whole);
+    }
+    rmdir(directory);
+}
+
+/* Wide enough for tiles of rows in all four matrices, through q, k and v, gate and up; with biases.
+ */
+static const char wide[] =
+    "{\"model_type\": \"llama\", \"hidden_size\": 768, \"intermediate_size\": 1536,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 8, \"num_key_value_heads\": 4,"
+    " \"head_dim\": 128, \"attention_bias\": true, \"mlp_bias\": true, \"vocab_size\": 64,"
+    " \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true}";
+
+static void layers_in_tiles(void **state)
+{
+    (void)state;
+    char directory[] = "/tmp/sluice-placement-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    struct run run = {.config = wide,
+                      .precision = SL_BF16,
+                      .hyper = adamw,
+                      .frozen = "*0.self_attn.v_proj.weight",
+                      .loss_scale = 1,
+                      .clip = 7};
+    double loss;
+    uint64_t whole = train(&run, &variants[0], directory, &loss);
+    run.layer_bytes = 1 << 20;
+    assert_int_equal(all_placements_agree(&run), whole);
+    rmdir(directory);
 }
 
 int main(void)
@@ -415,8 +496,8 @@ int main(void)
         cmocka_unit_test(bf16_untied),           cmocka_unit_test(bf16_tiled_head),
         cmocka_unit_test(fp16_with_an_overflow), cmocka_unit_test(fp32),
         cmocka_unit_test(frozen_tensors),        cmocka_unit_test(eight_bit_moments),
-        cmocka_unit_test(delayed_update),
-        cmocka_unit_test(no_master),
+        cmocka_unit_test(delayed_update),        cmocka_unit_test(no_master),
+        cmocka_unit_test(layers_in_parts),       cmocka_unit_test(layers_in_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

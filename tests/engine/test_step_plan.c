@@ -42,6 +42,8 @@ static struct sl_step_options random_options(struct test_random *random,
         .optimizer_buffers = (uint32_t)(1 + test_random_below(random, 4)),
         .prefetch = (uint32_t)test_random_below(random, 4),
         .tile_bytes = test_random_below(random, 2) ? 1u << (14 + test_random_below(random, 8)) : 0,
+        .layer_bytes =
+            test_random_below(random, 2) ? 1u << (10 + test_random_below(random, 14)) : 0,
         .hyper = {.kind = (enum sl_optim_kind)test_random_below(random, 5),
                   .momentum = test_random_below(random, 2) ? 0.9f : 0},
         .moment_kind = (enum sl_moment_kind)test_random_below(random, 3),
