@@ -36,8 +36,9 @@ struct sl_checkpoint {
     enum sl_optim_kind optimizer;
     enum sl_moment_kind moments;
     enum sl_master_kind master; /* numeric: NONE or not */
-    uint64_t micro_batch, accumulation, sequence_length, tile_bytes; /* numeric keys */
-    uint64_t delayed_update;                                         /* 1: likewise */
+    uint64_t micro_batch, accumulation, sequence_length; /* numeric keys */
+    uint64_t tile_bytes, layer_bytes;                    /* likewise */
+    uint64_t delayed_update;                             /* 1: likewise */
     uint64_t param_elements;
     double eval_loss, best_loss;            /* NAN: not measured */
     char fingerprint[SL_FINGERPRINT_BYTES]; /* what else the bits depend on */

@@ -13,7 +13,7 @@
 #include "engine/checkpoint.h"
 
 #define FORMAT "sluice-checkpoint"
-#define VERSION 2
+#define VERSION 3
 
 enum field_type { COUNT, HEX, NUMBER, CHOICE, TEXT };
 
@@ -48,6 +48,7 @@ static const struct field fields[] = {
     FIELD("accumulation", COUNT, accumulation),
     FIELD("sequence_length", COUNT, sequence_length),
     FIELD("tile_bytes", COUNT, tile_bytes),
+    FIELD("layer_bytes", COUNT, layer_bytes),
     FIELD("delayed_update", COUNT, delayed_update),
     FIELD("param_elements", COUNT, param_elements),
     FIELD("eval_loss", NUMBER, eval_loss),
@@ -56,7 +57,7 @@ static const struct field fields[] = {
     FIELD("state_hash", HEX, state_hash),
 };
 #define FIELD_COUNT (sizeof(fields) / sizeof(fields[0]))
-_Static_assert(sizeof(struct sl_checkpoint) == 440,
+_Static_assert(sizeof(struct sl_checkpoint) == 448,
                "a field was added: also to the table above and to docs/checkpoint.md");
 
 static json_t *choice_name(const char *choices, int value)
@@ -174,10 +175,12 @@ static bool read_scaler(const json_t *root, struct sl_checkpoint *checkpoint)
     return true;
 }
 
-/* Version 1 had none of these; its runs had the first of the choices, 0. */
-static bool since_version_2(const char *key)
+/* The first version with a field. Runs before it had the first of the choices, 0. */
+static json_int_t since_version(const char *key)
 {
-    return strcmp(key, "delayed_update") == 0 || strcmp(key, "master") == 0;
+    if (strcmp(key, "layer_bytes") == 0)
+        return 3;
+    return strcmp(key, "delayed_update") == 0 || strcmp(key, "master") == 0 ? 2 : 1;
 }
 
 int sl_checkpoint_read(const char *directory, struct sl_checkpoint *checkpoint,
@@ -204,7 +207,7 @@ int sl_checkpoint_read(const char *directory, struct sl_checkpoint *checkpoint,
                               path, format ? format : "", (int)version, VERSION);
     for (size_t i = 0; i < FIELD_COUNT && !result; i++)
         if (!read_field(&fields[i], json_object_get(root, fields[i].key), checkpoint) &&
-            !(version == 1 && since_version_2(fields[i].key)))
+            version >= since_version(fields[i].key))
             result =
                 sl_error_set(error, SL_DOMAIN_DATA, -EINVAL,
                              "%s: field \"%s\" is missing or not understood", path, fields[i].key);

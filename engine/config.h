@@ -110,6 +110,7 @@ struct sl_config {
     bool speculate_always;
     bool delayed_update; /* numeric key */
     uint64_t tile_table_bytes; /* numeric key; 0: never; SL_CONFIG_TILE_AUTO: by the table */
+    uint64_t tile_layer_bytes; /* numeric key; 0: never */
 
     /* from files to sequences: engine/dataset.h */
     struct {

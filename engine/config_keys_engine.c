@@ -44,7 +44,8 @@ static const struct sl_key engine_keys[] = {
     HONORED("schedule.order", SL_KEY_CHOICE, "auto",
             "several micro-batches: all through a layer, or each through all layers",
             .flags = SL_KEY_OWN, .choices = "auto|layer-major|batch-major"),
-    HONORED("schedule.prefetch_layers", SL_KEY_COUNT, "1", "layers fetched ahead of their use",
+    HONORED("schedule.prefetch_layers", SL_KEY_COUNT, "1",
+            "layers, or tiles of cut ones, fetched ahead of their use",
             .flags = SL_KEY_OWN, .min = 1, .max = 1024),
     HONORED("schedule.micro_batch_group", SL_KEY_COUNT, "0",
             "layer-major: micro-batches per visit of a layer; 0: all", .flags = SL_KEY_OWN,
@@ -73,6 +74,12 @@ static const struct sl_key engine_keys[] = {
     HONORED("tiling.table_bytes", SL_KEY_SIZE, "64MiB for tables above 256MiB, else none",
             "embedding and head tables whose weights exceed this are fetched and used in tiles of "
             "so many bytes, a numeric key; 0: not tiled",
+            .flags = SL_KEY_OWN),
+    HONORED("tiling.layer_bytes", SL_KEY_SIZE, "0",
+            "layers whose weights exceed this are fetched and used matrix by matrix, larger "
+            "matrices in tiles of rows of so many bytes: the device holds a tile of weights, sums "
+            "and gradient at a time instead of a layer's, and the working memory of a layer for "
+            "each micro-batch of a visit; a numeric key; 0: whole layers",
             .flags = SL_KEY_OWN),
 };
 

@@ -313,6 +313,7 @@ static void resolve_schedule_of_plan(struct sl_config_context *context)
     config->micro_batch_group = (uint64_t)sl_value_number(context, "schedule.micro_batch_group", 0);
     config->tile_table_bytes =
         (uint64_t)sl_value_number(context, "tiling.table_bytes", (double)SL_CONFIG_TILE_AUTO);
+    config->tile_layer_bytes = (uint64_t)sl_value_number(context, "tiling.layer_bytes", 0);
     config->threads = (uint64_t)sl_value_number(context, "threads", 0);
     config->speculate = sl_value_number(context, "schedule.speculate", 0);
     config->speculate_given = sl_value_given(sl_value(context, "schedule.speculate"));

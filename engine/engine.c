@@ -120,6 +120,9 @@ static void describe_change(const struct sl_engine *engine, const struct sl_step
             text + used, 512 - used,
             "%smicro-batch %zu instead of %zu, accumulation %zu instead of %zu", used ? ", " : "",
             to->batch, o->step.batch, to->micro_batches, o->step.micro_batches);
+    if (to->layer_bytes != o->step.layer_bytes)
+        used += (size_t)snprintf(text + used, 512 - used, "%stiling.layer_bytes=%s",
+                                 used ? ", " : "", sl_size_format(to->layer_bytes, size));
     for (int kind = 0; kind < SL_PLACED_COUNT && used < 400; kind++)
         if (freed[kind] && !o->placement_free[kind])
             used += (size_t)snprintf(text + used, 512 - used, "%splacement.%s=auto",
@@ -175,7 +178,8 @@ static bool find_nearest(struct sl_engine *engine, char text[512])
 static int over_budget(struct sl_engine *engine, struct sl_error *error)
 {
     static const char *const remedies[SL_TIER_COUNT] = {
-        "raise memory.device, or move more to host or NVMe (placement.*.host, placement.*.nvme)",
+        "raise memory.device, move more to host or NVMe (placement.*.host, placement.*.nvme), or "
+        "set tiling.layer_bytes, which lets layers through in tiles",
         "raise memory.host, move more to NVMe (nvme.path, placement.*.nvme), or lower "
         "train.micro_batch, train.sequence_length, sub_group_size or buffer counts",
         "give nvme.path folders on drives with more room, raise memory.nvme, or keep more in host "

@@ -293,6 +293,7 @@ static void fill_engine(struct sl_session *s, const struct sl_run_options *o)
                  .optimizer_buffers = choose_buffers(c),
                  .prefetch = sl_config_prefetch_layers(c, largest_layer(&s->model)),
                  .tile_bytes = tile_bytes(s),
+                 .layer_bytes = c->tile_layer_bytes,
                  .hyper = c->optimizer,
                  .moment_kind = c->moment_kind,
                  .speculate = c->speculate,

@@ -169,6 +169,8 @@ int sl_report_make(struct sl_report *out, const struct sl_step_plan *sp,
 
 /* ---- the nearest setting that fits ---------------------------------------------------------- */
 
+#define FIT_LAYER_BYTES (64u << 20) /* a product of so much is far longer than the call for it */
+
 struct fit {
     const struct sl_fit_options *options;
     struct sl_step_options step;
@@ -218,6 +220,11 @@ static void describe(char change[256], const struct sl_step_options *from,
         used +=
             (size_t)snprintf(change, 256, "train.micro_batch %zu -> %zu with %zu -> %zu of them",
                              from->batch, to->batch, from->micro_batches, to->micro_batches);
+    if (from->layer_bytes != to->layer_bytes) {
+        char size[SL_SIZE_TEXT_BYTES];
+        used += (size_t)snprintf(change + used, 256 - used, "%stiling.layer_bytes %s",
+                                 used ? ", " : "", sl_size_format(to->layer_bytes, size));
+    }
     for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
         for (int tier = 0; tier < SL_TIER_COUNT && used < 200; tier++) {
             double share = to->placement.fraction[kind][tier];
@@ -228,39 +235,50 @@ static void describe(char change[256], const struct sl_step_options *from,
         }
 }
 
-int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
-                  const struct sl_fit_options *options, struct sl_error *error)
+/* Placement, then smaller micro-batches, with everything else as fit->step has it. */
+static int fit_batch(struct fit *fit, bool *fits, struct sl_error *error)
 {
-    struct fit fit = {.options = options, .step = *options->step};
+    const struct sl_fit_options *options = fit->options;
     static const uint64_t none[SL_TIER_COUNT];
-    int result = 0;
-    *fits = false;
-    change[0] = 0;
-    while (!*fits) {
+    for (;;) {
         struct sl_placement_search search = {
             .placement = options->step->placement,
             .unified = options->step->unified,
             .nvme = options->budget_bytes[SL_TIER_NVME] > 0,
             .attempt = fit_attempt,
-            .user = &fit,
+            .user = fit,
         };
         memcpy(search.free, options->placement_free, sizeof(search.free));
         memcpy(search.budget_bytes, options->budget_bytes, sizeof(search.budget_bytes));
-        result = sl_placement_find(&search, error);
+        int result = sl_placement_find(&search, error);
         uint64_t total[SL_TIER_COUNT];
         if (!result)
-            result = fit_attempt(&fit, &search.placement, total, error);
+            result = fit_attempt(fit, &search.placement, total, error);
         if (result)
-            break;
+            return result;
         *fits = within(total, none, options->budget_bytes);
-        if (*fits || !options->batch_free || fit.step.batch == 1)
-            break;
-        if (options->micro_batches_max && 2 * fit.step.micro_batches > options->micro_batches_max)
-            break;
-        bool layer_major = fit.step.group >= fit.step.micro_batches;
-        fit.step.micro_batches *= sl_div_up(fit.step.batch, fit.step.batch / 2);
-        fit.step.batch /= 2;
-        fit.step.group = layer_major ? fit.step.micro_batches : fit.step.group;
+        if (*fits || !options->batch_free || fit->step.batch == 1)
+            return 0;
+        if (options->micro_batches_max && 2 * fit->step.micro_batches > options->micro_batches_max)
+            return 0;
+        bool layer_major = fit->step.group >= fit->step.micro_batches;
+        fit->step.micro_batches *= sl_div_up(fit->step.batch, fit->step.batch / 2);
+        fit->step.batch /= 2;
+        fit->step.group = layer_major ? fit->step.micro_batches : fit->step.group;
+    }
+}
+
+int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
+                  const struct sl_fit_options *options, struct sl_error *error)
+{
+    struct fit fit = {.options = options, .step = *options->step};
+    *fits = false;
+    change[0] = 0;
+    int result = fit_batch(&fit, fits, error);
+    if (!result && !*fits && options->batch_free && !options->step->layer_bytes) {
+        fit.step = *options->step;
+        fit.step.layer_bytes = FIT_LAYER_BYTES;
+        result = fit_batch(&fit, fits, error);
     }
     sl_step_plan_finish(&fit.plan);
     *out = fit.step;

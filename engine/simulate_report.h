@@ -54,7 +54,8 @@ int sl_report_make(struct sl_report *out, const struct sl_step_plan *step_plan,
 void sl_report_budgets(const struct sl_hardware *hardware, uint64_t budget_bytes[SL_TIER_COUNT]);
 
 /* Find the setting nearest to `options` that fits: first the placement of the kinds that are free,
- * then smaller micro-batches with more of them, so that the step keeps its tokens. *fits tells
+ * then smaller micro-batches with more of them, so that the step keeps its tokens, then the same
+ * with layers in tiles; the last two, which are numeric, where batch_free says so. *fits tells
  * whether one was found; `change` says in words what differs (empty: nothing).
  *
  * Errors   -ENOMEM */

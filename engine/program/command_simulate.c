@@ -164,7 +164,7 @@ static int choose_setting(const struct sl_session *session, const struct sl_hard
     if (!result)
         fprintf(stderr, "sluice: it does not fit; %s%s\n",
                 fits ? "the nearest setting that does: "
-                     : "no placement and no smaller micro-batch would",
+                     : "no placement, no smaller micro-batch and no tiling would",
                 fits ? change : "");
     return result;
 }

@@ -21,7 +21,8 @@ static void check(int result, const struct sl_error *error, const char *what)
 }
 
 static void open_engine(struct sl_engine *engine, struct sl_model *model, const char *directory,
-                        const char *device, enum sl_tier tier, const char *swap)
+                        const char *device, enum sl_tier tier, const char *swap,
+                        uint64_t layer_bytes)
 {
     static const char *const all[] = {"*"};
     struct sl_error error = {0};
@@ -37,6 +38,7 @@ static void open_engine(struct sl_engine *engine, struct sl_model *model, const 
                  .recompute = true,
                  .prefetch = 1,
                  .generate_positions = SEQUENCE,
+                 .layer_bytes = layer_bytes,
                  .hyper = {.kind = SL_OPTIM_ADAMW}},
         .device = device,
         .thread_count = 2,
@@ -68,7 +70,7 @@ static void feed(struct sl_engine *engine, const int32_t *ids, size_t first, siz
     check(sl_engine_drain(engine, &error), &error, "generate");
 }
 
-static void family(const char *name, const char *device, enum sl_tier tier)
+static void family(const char *name, const char *device, enum sl_tier tier, uint64_t layer_bytes)
 {
     char directory[600], path[700], swap[] = "/tmp/sluice-generate-XXXXXX";
     assert_non_null(mkdtemp(swap));
@@ -79,7 +81,7 @@ static void family(const char *name, const char *device, enum sl_tier tier)
     snprintf(directory, sizeof(directory), "%s/models/%s", getenv("SLUICE_TEST_FIXTURES"), name);
     snprintf(path, sizeof(path), "%s/expected.safetensors", directory);
     check(sl_safetensors_open(&expected, path, &error), &error, path);
-    open_engine(&engine, &model, directory, device, tier, swap);
+    open_engine(&engine, &model, directory, device, tier, swap, layer_bytes);
     int32_t ids[SEQUENCE];
     const struct sl_safetensor *input = sl_safetensors_find(&expected, "input_ids");
     check(sl_safetensors_read(&expected, input, 0, sizeof(ids), ids, &error), &error, "ids");
@@ -116,22 +118,30 @@ static void family(const char *name, const char *device, enum sl_tier tier)
 
 #ifndef TEST_DEVICE
 
+static const char *const names[] = {"llama", "llama-untied", "gpt2",   "mistral", "qwen2",
+                                    "qwen3", "gemma",        "gemma2", "gemma3",  "phi3"};
+
 static void every_family(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama", "llama-untied", "gpt2",   "mistral", "qwen2",
-                                        "qwen3", "gemma",        "gemma2", "gemma3",  "phi3"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        family(names[i], "host", SL_TIER_HOST);
+        family(names[i], "host", SL_TIER_HOST, 0);
+}
+
+static void every_family_in_parts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        family(names[i], i % 2 ? "host" : "host:discrete", i % 3 ? SL_TIER_HOST : SL_TIER_NVME, 1);
 }
 
 static void every_tier(void **state)
 {
     (void)state;
-    family("llama", "host", SL_TIER_NVME);
-    family("gemma3", "host:discrete", SL_TIER_NVME);
-    family("gpt2", "host:discrete", SL_TIER_HOST);
-    family("qwen3", "host:discrete", SL_TIER_DEVICE);
+    family("llama", "host", SL_TIER_NVME, 0);
+    family("gemma3", "host:discrete", SL_TIER_NVME, 0);
+    family("gpt2", "host:discrete", SL_TIER_HOST, 0);
+    family("qwen3", "host:discrete", SL_TIER_DEVICE, 0);
 }
 
 #else
@@ -140,11 +150,11 @@ static void every_tier(void **state)
 static void on_the_device(void **state)
 {
     (void)state;
-    family("llama", TEST_DEVICE, SL_TIER_DEVICE);
-    family("gpt2", TEST_DEVICE, SL_TIER_HOST);
-    family("qwen3", TEST_DEVICE, SL_TIER_HOST);
-    family("gemma2", TEST_DEVICE, SL_TIER_HOST);
-    family("gemma3", TEST_DEVICE, SL_TIER_NVME);
+    family("llama", TEST_DEVICE, SL_TIER_DEVICE, 0);
+    family("gpt2", TEST_DEVICE, SL_TIER_HOST, 0);
+    family("qwen3", TEST_DEVICE, SL_TIER_HOST, 0);
+    family("gemma2", TEST_DEVICE, SL_TIER_HOST, 1);
+    family("gemma3", TEST_DEVICE, SL_TIER_NVME, 0);
 }
 
 #endif
@@ -154,6 +164,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #ifndef TEST_DEVICE
         cmocka_unit_test(every_family),
+        cmocka_unit_test(every_family_in_parts),
         cmocka_unit_test(every_tier),
 #else
         cmocka_unit_test(on_the_device),

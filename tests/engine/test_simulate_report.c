@@ -162,9 +162,22 @@ static void what_fits_is_found(void **state)
     assert_int_equal(sl_step_plan_build(&sp, &found, &error), 0);
     assert_int_equal(sl_plan_check(&sp.plan, options.budget_bytes, &error), 0);
     sl_step_plan_finish(&sp);
+    /* Less than a layer's weights and their sums: only tiles of it fit. */
+    struct sl_model large = load_model("llama-70b");
+    step = step_options(&large, 1, 1, SL_TIER_HOST);
+    step.tile_bytes = 64 << 20;
+    options.budget_bytes[SL_TIER_DEVICE] = 2ull << 30;
+    options.budget_bytes[SL_TIER_HOST] = 2ull << 40;
+    assert_int_equal(sl_report_fit(&found, &fits, change, &options, &error), 0);
+    assert_true(fits);
+    assert_non_null(strstr(change, "tiling.layer_bytes 64.00 MiB"));
+    assert_int_equal(sl_step_plan_build(&sp, &found, &error), 0);
+    assert_int_equal(sl_plan_check(&sp.plan, options.budget_bytes, &error), 0);
+    sl_step_plan_finish(&sp);
     options.budget_bytes[SL_TIER_HOST] = 1 << 20; /* nothing fits in a mebibyte */
     assert_int_equal(sl_report_fit(&found, &fits, change, &options, &error), 0);
     assert_false(fits);
+    sl_model_finish(&large);
     sl_model_finish(&model);
 }
 
@@ -199,8 +212,8 @@ static void ranks_share_the_state(void **state)
     struct sl_report alone = report_of(&step, &options);
     assert_true(report.tokens_per_second > 2 * alone.tokens_per_second);
     /* Four links and a quarter of the state on each, but a device's own work stays what it was. */
-    assert_true(report.tokens_per_second < 4 * (double)alone.tokens_per_step /
-                                               alone.simulation.solo_seconds[SL_LANE_COMPUTE]);
+    assert_true(report.tokens_per_second <
+                4 * (double)alone.tokens_per_step / alone.simulation.solo_seconds[SL_LANE_COMPUTE]);
     for (int kind = 0; kind < SL_PLACED_COUNT; kind++) { /* replicated: gradients are reduced */
         step.placement.fraction[kind][SL_TIER_HOST] = 0;
         step.placement.fraction[kind][SL_TIER_DEVICE] = 1;

@@ -211,11 +211,58 @@ static void everything_on_nvme_moves_what_the_arithmetic_says(void **state)
     sl_model_finish(&model);
 }
 
+/* Tiles of layers: what a discrete device must hold follows the budget, not the layer. */
+static void tiles_need_little_of_the_device(void **state)
+{
+    (void)state;
+    struct sl_error error = {0};
+    struct sl_model model;
+    assert_int_equal(sl_model_from_preset(&model, "llama-70b", &error), 0);
+    struct sl_step_options o = {
+        .model = &model,
+        .precision = SL_BF16,
+        .activation = SL_BF16,
+        .batch = 1,
+        .sequence = 2048,
+        .micro_batches = 1,
+        .group = 1,
+        .recompute = true,
+        .sub_group_elements = 100000000,
+        .optimizer_buffers = 3,
+        .prefetch = 1,
+        .tile_bytes = 64 << 20,
+        .hyper = {.kind = SL_OPTIM_ADAMW},
+    };
+    for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
+        o.placement.fraction[kind][SL_TIER_HOST] = 1;
+    static const uint64_t layer_bytes[] = {0, 256 << 20, 64 << 20};
+    uint64_t device[3], no_budget[SL_TIER_COUNT] = {0};
+    for (int i = 0; i < 3; i++) {
+        struct sl_step_plan sp;
+        o.layer_bytes = layer_bytes[i];
+        assert_int_equal(sl_step_plan_build(&sp, &o, &error), 0);
+        assert_int_equal(sl_plan_check(&sp.plan, no_budget, &error), 0);
+        device[i] = sp.plan.tier_bytes[SL_TIER_DEVICE];
+        printf("llama-70b, layers above %3llu MiB in tiles: %.2f GiB of device memory\n",
+               (unsigned long long)layer_bytes[i] >> 20, (double)device[i] / (1 << 30));
+        for (uint32_t p = 0; p < sp.piece_count && i > 0; p++)
+            if (sp.pieces[p].kind == SL_PIECE_MATRIX)
+                assert_true(sp.pieces[p].elements * 2 <= layer_bytes[i]);
+        sl_step_plan_finish(&sp);
+    }
+    /* A tile, the next one, its sums and its gradient are 5 times the budget; the rest is the work
+     * of one micro-batch, tables' tiles and boundaries. */
+    assert_true(device[1] - device[2] > 4 * (layer_bytes[1] - layer_bytes[2]) / 2);
+    assert_true(device[0] > 6 * device[2]);
+    sl_model_finish(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_plans_pass_the_checker),
         cmocka_unit_test(broken_speculation_is_found),
+        cmocka_unit_test(tiles_need_little_of_the_device),
         cmocka_unit_test(everything_on_nvme_moves_what_the_arithmetic_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

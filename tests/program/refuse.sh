@@ -86,6 +86,8 @@ expect 2 "there is no checkpoint below" "$sluice" "${tiny[@]}" --out none --resu
 [ ! -e none ] || fail "a refused --resume left --out behind"
 expect 0 "" "$sluice" "${tiny[@]}" --out run
 expect 2 "is there from another run" "$sluice" "${tiny[@]}" --out run
+expect 2 "tiling.layer_bytes was 0 and is now 4096" "$sluice" "${tiny[@]}" --out run --resume \
+    --set tiling.layer_bytes=4096
 expect 2 "train.seed was 0 and is now 9" "$sluice" "${tiny[@]}" --out run --resume --seed 9
 exec 9<>run/log.jsonl
 flock 9
