@@ -10,7 +10,8 @@
  * written, nowhere else. With 8-bit moments a block is encoded while the next one is updated.
  * Rejected  Constants for every combination of types (five times the code; 4 % of the time of 8-bit
  *           moments in the cache, nothing elsewhere); reciprocal estimates (other bits on every
- *           processor); a block's moments encoded once the block is done (the divider stands still).
+ *           processor); a block's moments encoded once the block is done (the divider stands
+ *           still).
  * Invariant No element's result depends on its position in the run.
  */
 #ifndef SLUICE_KERNELS_CPU_OPTIM_BODY_H

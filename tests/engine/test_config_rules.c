@@ -273,7 +273,7 @@ static void unknown_keys_of_loose_blocks_are_ignored(void **state)
     expect_refused(".json", "{\"aio\": {\"blok_size\": 4096}}", "did you mean aio.block_size?");
     expect_refused(".json", "{\" zero_optimization\": {\"stage\": 2}}",
                    "did you mean zero_optimization?");
-    expect_refused(".json", "{\"fp16\": {\"colour\": 1}}", "fp16.colour is not a key; remove it");
+    expect_refused(".json", "{\"fp16\": {\"colour\": 1}}", "fp16.colour is not a key; take it out");
 }
 
 /* --- placement --- */
