@@ -53,12 +53,16 @@ install_missing() {
         >/dev/null
 }
 
-# configure DIR [MESON OPTION...]: once; afterwards meson itself sees what has changed.
+# configure DIR [MESON OPTION...]: once; afterwards meson itself sees what has changed. A folder that
+# was configured without --werror, by the demo, gets it where it is asked for.
 configure() {
     local directory=$1
     shift
     if [ ! -f "$directory/build.ninja" ]; then
         say "configuring $(basename "$directory")"
         meson setup "$directory" "$root" "$@" | tail -25
+    elif [[ " $* " == *" --werror "* ]] &&
+        ! grep -qi 'werror = true' "$directory/meson-private/cmd_line.txt"; then
+        meson configure "$directory" -Dwerror=true
     fi
 }

@@ -7,6 +7,7 @@
 # Without a file, on the King James Bible of Debian's package bible-kjv-text. Results: out/demo.
 # SLUICE_NVME names a folder on the disk to use (default: out/nvme).
 source "$(dirname "$0")/common.sh"
+set -o pipefail
 
 out=${SLUICE_OUT:-$root/out/demo}
 nvme=${SLUICE_NVME:-$root/out/nvme}
@@ -18,7 +19,7 @@ else
 fi
 configure "$build" --buildtype=release
 say "building"
-ninja -C "$build" | tail -1
+ninja -C "$build" demo
 
 mkdir -p "$out" "$nvme"
 if [ $# -eq 0 ]; then

@@ -92,6 +92,10 @@ class Result(Structure):
         ("skipped", c_bool),
     ]
 
+    def __repr__(self):
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name, _ in self._fields_)
+        return f"{type(self).__name__}({values})"
+
 
 class ErrorStruct(Structure):
     _fields_ = [("domain", c_int), ("code", c_int), ("message", c_char * 1024)]
