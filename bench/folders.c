@@ -163,7 +163,7 @@ int main(int argc, char **argv)
         else
             directory = argv[i];
     }
-    if (!directory || repeats < 1) {
+    if (!directory || directory[0] == '-' || repeats < 1) {
         fprintf(stderr, "usage: bench-folders DIR [--preset NAME] [--repeats N] [--json]\n");
         return 2;
     }

@@ -192,9 +192,13 @@ int sl_checkpoint_read(const char *directory, struct sl_checkpoint *checkpoint,
     errno = 0;
     json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &where);
     if (!root) {
-        int result = errno == ENOENT ? -ENOENT : -EINVAL;
-        return sl_error_set(error, SL_DOMAIN_DATA, result, "%s: %s (line %d); not a checkpoint",
-                            path, errno == ENOENT ? strerror(errno) : where.text, where.line);
+        if (errno == ENOENT || errno == ENOTDIR)
+            return sl_error_set(error, SL_DOMAIN_INPUT, -ENOENT,
+                                "%s: not a checkpoint, there is no sluice.json; give a folder "
+                                "checkpoint-NNNNNNNN of a run's --out",
+                                directory);
+        return sl_error_set(error, SL_DOMAIN_DATA, -EINVAL, "%s:%d: %s; not a checkpoint", path,
+                            where.line, where.text);
     }
     *checkpoint = (struct sl_checkpoint){0};
     const char *format = json_string_value(json_object_get(root, "format"));

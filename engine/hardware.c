@@ -217,8 +217,9 @@ static int load_file(struct sl_hardware *out, const char *path, struct sl_error 
     FILE *file = fopen(path, "re");
     if (!file) {
         int code = errno;
-        return sl_error_set(error, SL_DOMAIN_INPUT, -code, "hardware profile \"%s\": %s", path,
-                            strerror(code));
+        return sl_error_set(error, SL_DOMAIN_INPUT, -code,
+                            "hardware profile \"%s\": %s; sluice doctor --measure FILE writes one",
+                            path, strerror(code));
     }
     size_t bytes = fread(text, 1, sizeof(text), file);
     bool failed = ferror(file) != 0;

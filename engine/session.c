@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/size.h"
 #include "engine/chat.h"
+#include "engine/tokenize_internal.h"
 #include "engine/weights.h"
 #include "offload/workers.h"
 
@@ -21,6 +22,25 @@
 #define SUB_GROUP_MAX (16u << 20)
 #define SUB_GROUP_MIN (256u << 10)
 #define SUB_GROUPS_WANTED 32u
+
+/* Weights that are there and cannot be read would be replaced by random ones in silence. */
+static int refuse_other_weights(const char *folder, struct sl_error *error)
+{
+    static const char *const files[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                        "consolidated.00.pth", "tf_model.h5", "flax_model.msgpack"};
+    struct stat info;
+    char path[SL_CONFIG_PATH_BYTES + 32];
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, files[i]);
+        if (stat(path, &info) == 0)
+            return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                                "--model %s: the weights are in %s, only safetensors are read; "
+                                "convert them: in Python AutoModelForCausalLM.from_pretrained(...)"
+                                ".save_pretrained(...)",
+                                folder, files[i]);
+    }
+    return 0;
+}
 
 static int open_model(struct sl_session *s, const char *name, struct sl_error *error)
 {
@@ -45,7 +65,10 @@ static int open_model(struct sl_session *s, const char *name, struct sl_error *e
         snprintf(path, sizeof(path), "%s/model.safetensors.index.json", name);
         s->model_has_weights = stat(path, &info) == 0;
     }
-    return sl_model_from_directory(&s->model, name, error);
+    int result = sl_model_from_directory(&s->model, name, error);
+    if (!result && !s->model_has_weights)
+        result = refuse_other_weights(name, error);
+    return result;
 }
 
 static int freeze(struct sl_session *s, struct sl_error *error)
@@ -162,12 +185,30 @@ static int read_data(struct sl_session *s, const struct sl_run_options *o, struc
     return result;
 }
 
+/* What a folder lacks and training would make up. */
+static void warn_of_missing(const struct sl_session *s, const struct sl_run_options *o,
+                            bool has_tokenizer)
+{
+    bool text = false;
+    for (size_t i = 0; i < o->data_count; i++)
+        text = text || !tokenize_is_bin(o->data[i]);
+    if (s->model_path[0] && text && !has_tokenizer)
+        sl_log_write(o->log, SL_LOG_WARNING,
+                     "%s has no tokenizer.json: every byte is a token; if the model has a "
+                     "tokenizer: in Python AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+                     s->model_path);
+    if (s->model_path[0] && o->data_count && !s->model_has_weights)
+        sl_log_write(o->log, SL_LOG_WARNING, "%s has no model.safetensors: weights begin at random",
+                     s->model_path);
+}
+
 static int open_data(struct sl_session *s, const struct sl_run_options *o, struct sl_error *error)
 {
     char tokenizer_path[SL_CONFIG_PATH_BYTES + 32];
     struct stat info;
     snprintf(tokenizer_path, sizeof(tokenizer_path), "%s/tokenizer.json", s->model_path);
     bool own = s->model_path[0] && stat(tokenizer_path, &info) == 0;
+    warn_of_missing(s, o, own);
     int result = sl_tokenizer_open(&s->tokenizer, own ? s->model_path : NULL, error);
     if (result || o->data_count == 0)
         return result;

@@ -56,11 +56,44 @@ bool tokenize_is_bin(const char *path)
     return has_suffix(path, ".bin");
 }
 
+/* Files that are text only once they are unpacked: their bytes would be trained on in silence. */
+static int refuse_packed(const char *path, struct sl_error *error)
+{
+    static const struct {
+        const char *magic, *name;
+    } packed[] = {
+        {"\x1f\x8b", "gzip"},
+        {"\xfd"
+         "7zXZ",
+         "xz"},
+        {"\x28\xb5\x2f\xfd", "zstd"},
+        {"BZh", "bzip2"},
+        {"PK\x03\x04", "zip"},
+        {"PAR1", "Parquet"},
+        {"ARROW1", "Arrow"},
+    };
+    char head[8] = {0};
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return sl_error_set(error, SL_DOMAIN_INPUT, -errno, "%s: %s", path, strerror(errno));
+    size_t got = fread(head, 1, sizeof(head), file);
+    fclose(file);
+    for (size_t i = 0; i < sizeof(packed) / sizeof(packed[0]); i++)
+        if (got >= strlen(packed[i].magic) &&
+            memcmp(head, packed[i].magic, strlen(packed[i].magic)) == 0)
+            return sl_error_set(error, SL_DOMAIN_INPUT, -EINVAL,
+                                "%s: %s data, not text; unpack or convert it to text or .jsonl "
+                                "first",
+                                path, packed[i].name);
+    return 0;
+}
+
 int tokenize_check_file(const char *path, uint64_t *bytes, struct sl_error *error)
 {
     struct stat status;
     if (stat(path, &status))
-        return sl_error_set(error, SL_DOMAIN_INPUT, -errno, "%s: %s", path, strerror(errno));
+        return sl_error_set(error, SL_DOMAIN_INPUT, -errno,
+                            "%s: %s; give text, .jsonl or .bin files", path, strerror(errno));
     if (S_ISDIR(status.st_mode))
         return sl_error_set(error, SL_DOMAIN_INPUT, -EISDIR,
                             "%s: a folder; name its files one by one", path);
@@ -70,7 +103,7 @@ int tokenize_check_file(const char *path, uint64_t *bytes, struct sl_error *erro
                             "a file first",
                             path);
     *bytes = (uint64_t)status.st_size;
-    return 0;
+    return tokenize_is_bin(path) ? 0 : refuse_packed(path, error);
 }
 
 /* Where a piece of text may end. A byte text may end anywhere but inside <|endoftext|>. */

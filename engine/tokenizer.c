@@ -87,7 +87,9 @@ static int open_files(struct sl_tokenizer *tokenizer, const char *where, struct 
     char *path = NULL;
     int code = find_file(tokenizer, where, &path);
     if (code)
-        sl_error_set(error, SL_DOMAIN_INPUT, code, "%s: %s", where, strerror(-code));
+        sl_error_set(error, SL_DOMAIN_INPUT, code,
+                     "%s: %s; give a folder with a tokenizer.json of Hugging Face", where,
+                     strerror(-code));
     else
         code = tokenizer_open_json(tokenizer, path, error);
     free(path);

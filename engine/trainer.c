@@ -535,7 +535,9 @@ static int show_example(struct trainer *t, struct sl_error *error)
 static int start(struct trainer *t, struct sl_error *error)
 {
     const struct sl_train_options *o = t->o;
-    int result = sl_run_folder_open(&t->folder, o->out, o->resume, o->run.log, error);
+    int result = o->trace ? sl_trace_check_path(o->trace, error) : 0;
+    if (!result)
+        result = sl_run_folder_open(&t->folder, o->out, o->resume, o->run.log, error);
     if (!result)
         result = open_session(t, error);
     if (result)

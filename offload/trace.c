@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ROWS_MAX 64u /* per lane; deeper overlap shares the last row */
 
@@ -163,6 +164,21 @@ static void write_events(FILE *file, const struct sl_plan *plan,
                     "\"args\":{\"sort_index\":%u}}",
                     track(lane, row), track(lane, row));
         }
+}
+
+int sl_trace_check_path(const char *path, struct sl_error *error)
+{
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    bool there = access(path, F_OK) == 0;
+    if (there ? access(path, W_OK) == 0 : access(folder, W_OK) == 0)
+        return 0;
+    int code = errno;
+    return sl_error_set(error, SL_DOMAIN_INPUT, -code,
+                        "trace \"%s\": %s; give a file in a folder that this user may write to",
+                        path, strerror(code));
 }
 
 int sl_trace_write(const struct sl_trace *trace, const struct sl_plan *plan, const char *path,

@@ -28,6 +28,9 @@ void sl_trace_add(struct sl_trace *trace, const struct sl_op *op, uint64_t insta
 /* What was kept, in no order. Only once all lanes have come to rest. Owner: the trace. */
 uint32_t sl_trace_events(const struct sl_trace *trace, const struct sl_trace_event **events);
 
+/* Whether `path` can be written: asked before the run that the trace is of. Makes nothing. */
+int sl_trace_check_path(const char *path, struct sl_error *error);
+
 /* Write the file (JSON, times in microseconds from the first event). */
 int sl_trace_write(const struct sl_trace *trace, const struct sl_plan *plan, const char *path,
                    struct sl_error *error);

@@ -105,6 +105,18 @@ bad "bad: " "1 missing (model.layers.1.mlp.up_proj.weight)" \
     "1 not of this model (model.layers.9.mlp.up_proj.weight)" \
     "1 of another shape (model.layers.0.mlp.down_proj.weight: 176x64 instead of 64x176)"
 
+# Weights of a form that is not read are not replaced by random ones.
+mv bad/model.safetensors bad/pytorch_model.bin
+expect 2 "pytorch_model.bin, only safetensors are read" "$sluice" train --model bad --data text \
+    --device host --steps 1 --out none
+[ ! -e none ] || fail "a refused run left --out behind"
+fresh
+rm bad/model.safetensors bad/tokenizer.json
+expect 0 "weights begin at random" "$sluice" train --model bad --data text --device host --steps 1 \
+    --out random --set train.sequence_length=32 --set data.cache=false
+grep -qF "no tokenizer.json: every byte is a token" err || fail "no word on the missing tokenizer"
+fresh
+
 # Shards.
 shards() {
     mv bad/model.safetensors bad/one.safetensors

@@ -80,6 +80,17 @@ expect 2 "a pipe or a device" "$sluice" "${tiny[@]}" --out none --data pipe
 expect 2 "a pipe or a device" "$sluice" "${tiny[@]}" --out none --data /dev/zero
 : >empty
 expect 2 "no text in it" "$sluice" "${tiny[@]}" --out none --data empty
+gzip -c text >text.gz
+expect 2 "gzip data, not text" "$sluice" "${tiny[@]}" --out none --data text.gz
+printf 'PAR1....' >rows.parquet
+expect 2 "Parquet data, not text" "$sluice" tokenize --tokenizer bytes --out ids.bin rows.parquet
+expect 2 "give text, .jsonl or .bin files" "$sluice" "${tiny[@]}" --out none --data no-such-file
+expect 2 "not a checkpoint" "$sluice" inspect .
+
+# A trace that could not be written is told before the run, not after it.
+expect 2 'trace "/no/such/folder/t.json"' "$sluice" "${tiny[@]}" --out none \
+    --trace /no/such/folder/t.json
+[ ! -e none ] || fail "a refused run left --out behind"
 
 # --out: one run at a time, and no second run among the first one's checkpoints.
 expect 2 "there is no checkpoint below" "$sluice" "${tiny[@]}" --out none --resume
