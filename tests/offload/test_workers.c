@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "offload/topology.h"
 #include "offload/workers.h"
 
 static struct sl_workers *make(size_t threads)
@@ -187,10 +188,42 @@ static void omp_num_threads_is_not_obeyed_silently(void **state)
     }
     sl_workers_destroy(workers);
     unsetenv("OMP_NUM_THREADS");
-    options.cores_reserved = 1000; /* at least one thread remains */
-    assert_int_equal(sl_workers_create(&workers, &options, NULL), 0);
-    assert_int_equal(sl_workers_thread_count(workers), 1);
+}
+
+static size_t thread_count_of(const struct sl_workers_options *options)
+{
+    struct sl_workers *workers;
+    struct sl_error error = {0};
+    if (sl_workers_create(&workers, options, &error) < 0)
+        fail_msg("%s", error.message);
+    size_t count = sl_workers_thread_count(workers);
     sl_workers_destroy(workers);
+    return count;
+}
+
+/* On a machine of two nodes with four cores of two hardware threads each, which hwloc makes up. */
+static void reserved_cores_are_left_alone(void **state)
+{
+    (void)state;
+    static struct sl_topology topology;
+    setenv("HWLOC_SYNTHETIC", "numanode:2 core:4 pu:2", 1);
+    assert_int_equal(sl_topology_read(&topology, NULL, NULL), 0);
+    assert_int_equal(topology.node_count, 2);
+    assert_int_equal(topology.core_count, 8);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(topology.cores[i].node, i / 4);
+    size_t all = 8; /* the quota of this process's own control group holds here too */
+    if (topology.cpu_quota > 0 && topology.cpu_quota < 8)
+        all = topology.cpu_quota < 1.5 ? 1 : (size_t)(topology.cpu_quota + 0.5);
+    static const size_t reserved[] = {0, 1, 2, 7, 8, 1000};
+    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++) {
+        struct sl_workers_options options = {.cores_reserved = reserved[i]};
+        size_t left = all > reserved[i] ? all - reserved[i] : 1; /* one remains */
+        assert_int_equal(thread_count_of(&options), left);
+        options.thread_count = 5; /* a number that is asked for is not lessened */
+        assert_int_equal(thread_count_of(&options), 5);
+    }
+    unsetenv("HWLOC_SYNTHETIC");
 }
 
 static void absurd_counts_are_refused(void **state)
@@ -213,6 +246,7 @@ int main(void)
         cmocka_unit_test(memory_is_ordered),
         cmocka_unit_test(idle_workers_wake),
         cmocka_unit_test(omp_num_threads_is_not_obeyed_silently),
+        cmocka_unit_test(reserved_cores_are_left_alone),
         cmocka_unit_test(absurd_counts_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
