@@ -3,15 +3,16 @@
  *
  * Problem   The update moves 28 bytes per parameter through memory: it must be one pass, and every
  *           variant must give the same bits. With moments of 16 or 8 bits there is less to move,
- * and the core itself becomes the limit. Choice    Groups of 16 elements, two at a time, go through
- * load, moments, ratio, weight, store in registers; the kind of optimizer and of moments are
- * compile-time constants, the element types are branches that a core predicts. A tail is the same
- * on padded copies. The order of operations is DeepSpeed's (kernels/cpu/optim.h); fma where fma is
- * written, nowhere else. With 8-bit moments a block is encoded while the next one is updated.
- * Rejected  Constants for every combination of types (five times the code; 4 % of the time of 8-bit
- *           moments in the cache, nothing elsewhere); reciprocal estimates (other bits on every
- *           processor); a block's moments encoded once the block is done (the divider stands
- *           still).
+ *           and the core itself becomes the limit.
+ * Choice    Groups of 16 elements, two at a time, go through load, moments, ratio, weight, store in
+ *           registers; the kind of optimizer and of moments are compile-time constants, the element
+ *           types are branches that a core predicts. A tail is the same on padded copies. The order
+ *           of operations is DeepSpeed's (kernels/cpu/optim.h); fma where fma is written, nowhere
+ *           else. With 8-bit moments a block is encoded while the next one is updated.
+ * Rejected  Constants for every combination of types (five times the code; 4 % of the time of
+ *           8-bit moments in the cache, nothing elsewhere); reciprocal estimates (other bits on
+ *           every processor); a block's moments encoded once the block is done (the divider then
+ *           stands still).
  * Invariant No element's result depends on its position in the run.
  */
 #ifndef SLUICE_KERNELS_CPU_OPTIM_BODY_H
