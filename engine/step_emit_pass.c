@@ -183,34 +183,57 @@ static void head_norm_backward(struct sl_emit *e, size_t i, uint32_t norm_weight
     sl_plan_writes(e->plan, sums);
 }
 
-/* The sums of a tied tile wait for the embedding's share. On NVMe, where the gradient lives there.
- */
+/* The sums of a tied tile wait for the embedding's share, which is the last of a step. On NVMe
+ * where the gradient lives there; and away from a device of its own where layers go through in
+ * tiles, so that a table's sums are not what it must have room for. */
 static bool sums_leave(const struct sl_emit *e, uint32_t p)
 {
-    return e->sp->pieces[p].gradient_tier == SL_TIER_NVME &&
-           e->sp->pieces[p].sums == SL_PLAN_NONE && e->sp->head_count > 1 && e->o->unified;
+    const struct sl_piece *piece = &e->sp->pieces[p];
+    if (piece->sums != SL_PLAN_NONE || e->sp->head_count == 1)
+        return false;
+    return e->o->unified ? piece->gradient_tier == SL_TIER_NVME
+                         : piece->gradient_tier != SL_TIER_DEVICE && e->o->layer_bytes > 0;
 }
 
 static void park_sums(struct sl_emit *e, uint32_t p)
 {
+    const struct sl_piece *piece = &e->sp->pieces[p];
     if (e->sums[p] == SL_PLAN_NONE || !sums_leave(e, p))
         return;
-    uint64_t bytes = e->sp->pieces[p].sums_elements * sizeof(float);
+    uint64_t bytes = piece->sums_elements * sizeof(float);
+    if (!e->o->unified) {
+        uint32_t host =
+            sl_emit_transient(e, SL_TIER_HOST, SL_STATE_GRADIENTS, bytes, "leaving sums", p);
+        sl_emit_move(e, SL_OP_DOWNLOAD, e->sums[p], host, (int)piece->unit, (int)p, -1);
+        e->sums[p] = host;
+    }
+    if (piece->gradient_tier != SL_TIER_NVME)
+        return;
     uint32_t home = sl_emit_transient(e, SL_TIER_NVME, SL_STATE_GRADIENTS,
                                       sl_align_up(bytes, SL_PLAN_ALIGNMENT), "kept sums", p);
-    sl_emit_move(e, SL_OP_EVICT, e->sums[p], home, (int)e->sp->pieces[p].unit, (int)p, -1);
+    sl_emit_move(e, SL_OP_EVICT, e->sums[p], home, (int)piece->unit, (int)p, -1);
     e->sums[p] = home;
 }
 
 static void unpark_sums(struct sl_emit *e, uint32_t p)
 {
+    const struct sl_piece *piece = &e->sp->pieces[p];
     if (p >= e->sp->first_layer_piece || e->sums[p] == SL_PLAN_NONE || !sums_leave(e, p) ||
-        e->plan->out_of_memory || e->plan->slots[e->sums[p]].tier != SL_TIER_NVME)
+        e->plan->out_of_memory || e->plan->slots[e->sums[p]].tier == SL_TIER_DEVICE)
         return;
-    uint64_t bytes = e->sp->pieces[p].sums_elements * sizeof(float);
-    uint32_t back = sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, bytes, "back sums", p);
-    sl_emit_move(e, SL_OP_FETCH, e->sums[p], back, (int)e->sp->pieces[p].unit, (int)p, -1);
-    e->sums[p] = back;
+    uint64_t bytes = piece->sums_elements * sizeof(float);
+    if (piece->gradient_tier == SL_TIER_NVME) {
+        uint32_t back = sl_emit_transient(e, e->o->unified ? SL_TIER_DEVICE : SL_TIER_HOST,
+                                          SL_STATE_WORKSPACE, bytes, "back sums", p);
+        sl_emit_move(e, SL_OP_FETCH, e->sums[p], back, (int)piece->unit, (int)p, -1);
+        e->sums[p] = back;
+    }
+    if (!e->o->unified) {
+        uint32_t device =
+            sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, bytes, "back sums", p);
+        sl_emit_move(e, SL_OP_UPLOAD, e->sums[p], device, (int)piece->unit, (int)p, -1);
+        e->sums[p] = device;
+    }
 }
 
 static void head_tiled(struct sl_emit *e, size_t first, size_t count)

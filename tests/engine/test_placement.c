@@ -464,12 +464,12 @@ static void layers_in_parts(void **state)
     rmdir(directory);
 }
 
-/* Wide enough for tiles of rows in all four matrices, through q, k and v, gate and up; with biases.
- */
+/* Wide enough for tiles of rows in all four matrices, through q, k and v, gate and up, and in the
+ * tied table; with biases. */
 static const char wide[] =
     "{\"model_type\": \"llama\", \"hidden_size\": 768, \"intermediate_size\": 1536,"
     " \"num_hidden_layers\": 2, \"num_attention_heads\": 8, \"num_key_value_heads\": 4,"
-    " \"head_dim\": 128, \"attention_bias\": true, \"mlp_bias\": true, \"vocab_size\": 64,"
+    " \"head_dim\": 128, \"attention_bias\": true, \"mlp_bias\": true, \"vocab_size\": 600,"
     " \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true}";
 
 static void layers_in_tiles(void **state)
@@ -479,6 +479,7 @@ static void layers_in_tiles(void **state)
     assert_non_null(mkdtemp(directory));
     struct run run = {.config = wide,
                       .precision = SL_BF16,
+                      .tile_bytes = 1 << 19,
                       .hyper = adamw,
                       .frozen = "*0.self_attn.v_proj.weight",
                       .loss_scale = 1,
