@@ -8,7 +8,8 @@
 #    where CUDA rounds activations to bf16: 2^-8 a rounding, some ten along a token's way, averaged
 #    over the 64 tokens of a step: 2^-8 sqrt(10 / 64) = 0.15 % of the loss.
 # 2. The weights' hash on the CUDA device is the same for every placement (optimizer on the GPU or
-#    on the CPU; weights, gradients, activations on either side) and every order of the streams.
+#    on the CPU; weights, gradients, activations on either side; layers whole or, too small to be cut
+#    in rows, matrix by matrix) and every order of the streams.
 # 3. Greedy generation in fp32 gives the host device's text, and in bf16 runs to its end.
 # 4. A run allocates three times on the device: workspace, scratch, and the plan's arena.
 # 5. A device that is lost ends the run with exit code 1, names what ran, and leaves the checkpoint
@@ -59,7 +60,8 @@ host_all="--set placement.weights=host --set placement.gradients=host --set plac
 n=0
 for order in "$@"; do
     for placement in "--set placement.optimizer=device" "--set placement.optimizer=host" \
-        "$host_all" "$host_all --set placement.activations=host"; do
+        "$host_all" "$host_all --set placement.activations=host" \
+        "$host_all --set tiling.layer_bytes=4096"; do
         n=$((n + 1))
         SLUICE_CUDASIM_STREAMS=$order
         export SLUICE_CUDASIM_STREAMS
