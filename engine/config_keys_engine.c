@@ -6,26 +6,26 @@
 #include "offload/topology.h"
 
 #define TIERS "auto|device|host|nvme"
-#define FRACTION(kind, tier)                                                                       \
+#define FRACTION(kind, text, tier)                                                                 \
     HONORED("placement." kind "." tier, SL_KEY_NUMBER, "",                                         \
-            "share of the " kind " on this tier; what is left over goes to the device",            \
+            "share of the " text " on this tier; what is left over goes to the device",            \
             .flags = SL_KEY_OWN, .min = 0, .max = 1)
-#define PLACEMENT(kind)                                                                            \
+#define PLACEMENT(kind, text)                                                                      \
     HONORED("placement." kind, SL_KEY_CHOICE, "auto",                                              \
-            "tier of all " kind "; auto: the plan fills the fastest tier first",                   \
+            "tier of all " text "; auto: the plan fills the fastest tier first",                   \
             .flags = SL_KEY_OWN, .choices = TIERS),                                                \
-        FRACTION(kind, "device"), FRACTION(kind, "host"), FRACTION(kind, "nvme")
+        FRACTION(kind, text, "device"), FRACTION(kind, text, "host"), FRACTION(kind, text, "nvme")
 
 static const struct sl_key engine_keys[] = {
-    PLACEMENT("weights"),
-    PLACEMENT("gradients"),
-    PLACEMENT("optimizer"),
-    PLACEMENT("activations"),
+    PLACEMENT("weights", "weights"),
+    PLACEMENT("gradients", "gradients"),
+    PLACEMENT("optimizer", "optimizer state"),
+    PLACEMENT("activations", "activations"),
     HONORED("memory.device", SL_KEY_SIZE, "what is free",
             "budget of device memory: 12GiB; no effect on the host device, whose memory is "
             "memory.host's",
             .flags = SL_KEY_OWN),
-    HONORED("memory.host", SL_KEY_SIZE, "what is free, less a reserve", "budget of host memory",
+    HONORED("memory.host", SL_KEY_SIZE, "nine tenths of what is free", "budget of host memory",
             .flags = SL_KEY_OWN),
     HONORED("memory.nvme", SL_KEY_SIZE, "what is free on its paths", "budget of the swap files",
             .flags = SL_KEY_OWN),

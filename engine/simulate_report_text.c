@@ -71,10 +71,13 @@ static void write_lanes(FILE *out, const struct sl_report *r)
         fprintf(out, "\n");
     }
     fprintf(out, "used              ");
+    const char *separator = "";
     for (int i = 0; i < SL_RESOURCE_COUNT; i++)
-        if (r->simulation.used_share[i] > 0.005)
-            fprintf(out, " %s %.0f %%,", sl_resource_name((enum sl_resource)i),
+        if (r->simulation.used_share[i] > 0.005) {
+            fprintf(out, "%s %s %.0f %%", separator, sl_resource_name((enum sl_resource)i),
                     100 * r->simulation.used_share[i]);
+            separator = ",";
+        }
     fprintf(out, "\n\n");
 }
 
@@ -104,8 +107,8 @@ void sl_report_write_speed(FILE *out, const struct sl_report *r)
     write_lanes(out, r);
     fprintf(out, "seconds per step   %.4f\n", r->seconds_per_step);
     fprintf(out, "tokens per second  %.0f\n", r->tokens_per_second);
-    fprintf(out, "TFLOPS per device  %.1f (model FLOPs, no recomputation), MFU %.1f %%\n",
-            r->tflops, 100 * r->mfu);
+    fprintf(out, "TFLOPS per device  %.*f (model FLOPs, no recomputation), MFU %.1f %%\n",
+            r->tflops < 10 ? 4 : 1, r->tflops, 100 * r->mfu);
     fprintf(out,
             "bottleneck         %s: no schedule takes less than %.4f s; this one reaches "
             "%.1f %%\n",
