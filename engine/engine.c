@@ -22,13 +22,38 @@
  */
 #define RUNNING_BYTES (3200u << 10)
 
+/* With so many cores one is kept free of workers where data moves: the threads of the drive and of
+ * the device need a core from time to time, and a worker that loses its own holds up all others. */
+#define CORES_TO_SPARE_ONE 8u
+
+static int cores_kept(const struct sl_engine_options *o, size_t *kept, struct sl_error *error)
+{
+    const char *device = o->device ? o->device : "auto";
+    bool discrete = strcmp(device, "host") != 0 && strcmp(device, "auto") != 0;
+    *kept = 0;
+    if (o->thread_count || (o->swap.path_count == 0 && !discrete))
+        return 0;
+    struct sl_topology *topology = malloc(sizeof(*topology));
+    if (!topology)
+        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory while planning");
+    int result = sl_topology_read(topology, NULL, error);
+    double cores = result ? 0 : (double)topology->core_count;
+    if (!result && topology->cpu_quota > 0 && topology->cpu_quota < cores)
+        cores = topology->cpu_quota;
+    *kept = cores >= CORES_TO_SPARE_ONE;
+    free(topology);
+    return result;
+}
+
 static int open_machine(struct sl_engine *engine, struct sl_error *error)
 {
     const struct sl_engine_options *o = &engine->options;
+    struct sl_workers_options workers = {.thread_count = o->thread_count, .log = o->log};
     int result = sl_cpu_isa_select(error);
+    if (!result)
+        result = cores_kept(o, &workers.cores_reserved, error);
     if (result)
         return result;
-    struct sl_workers_options workers = {.thread_count = o->thread_count, .log = o->log};
     result = sl_workers_create(&engine->workers, &workers, error);
     if (result)
         return result;
