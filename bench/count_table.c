@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/usage.h"
 #include "engine/session.h"
 
 #define BATCH 16
@@ -98,11 +99,10 @@ int main(int argc, char **argv)
     const char **sets = calloc((size_t)argc + 1, sizeof(*sets));
     const char **files = calloc((size_t)argc + 1, sizeof(*files));
     char seed[64];
-    if (!sets || !files || parse(argc, argv, &o, sets, files, seed, sizeof(seed))) {
-        fprintf(stderr, "usage: count_table --model M --data FILE... [--config FILE] "
-                        "[--set key=value]... [--seed S]\n");
-        return 2;
-    }
+    if (!sets || !files || parse(argc, argv, &o, sets, files, seed, sizeof(seed)))
+        return bench_usage(argc, argv,
+                           "usage: count_table --model M --data FILE... [--config FILE] "
+                           "[--set key=value]... [--seed S]\n");
     struct sl_session session;
     struct sl_error error = {0};
     if (sl_session_open(&session, &o, &error)) {

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "bench/usage.h"
 #include "engine/weights.h"
 
 #define READ_BYTES ((size_t)16 << 20)
@@ -163,10 +164,9 @@ int main(int argc, char **argv)
         else
             directory = argv[i];
     }
-    if (!directory || directory[0] == '-' || repeats < 1) {
-        fprintf(stderr, "usage: bench-folders DIR [--preset NAME] [--repeats N] [--json]\n");
-        return 2;
-    }
+    if (!directory || directory[0] == '-' || repeats < 1)
+        return bench_usage(argc, argv,
+                           "usage: bench-folders DIR [--preset NAME] [--repeats N] [--json]\n");
     struct sl_model model;
     struct sl_error error = {0};
     struct figures f = {0};

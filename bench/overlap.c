@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "bench/steps.h"
+#include "bench/usage.h"
 #include "nvme/faults.h"
 
 #define PROGRAM "bench-overlap"
@@ -113,10 +114,8 @@ int main(int argc, char **argv)
         else
             wrong = true;
     }
-    if (wrong || !directory) {
-        fprintf(stderr, "usage: " PROGRAM " DIRECTORY [--trace FILE] [--json]\n");
-        return 2;
-    }
+    if (wrong || !directory)
+        return bench_usage(argc, argv, "usage: " PROGRAM " DIRECTORY [--trace FILE] [--json]\n");
     struct sl_model model;
     struct sl_error error = {0};
     if (sl_model_from_preset(&model, PRESET, &error))

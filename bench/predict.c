@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "bench/steps.h"
+#include "bench/usage.h"
 #include "engine/hardware_measure.h"
 #include "engine/process_memory.h"
 #include "engine/simulate_report.h"
@@ -397,13 +398,10 @@ static bool parse(struct arguments *a, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct arguments arguments = {0};
-    if (!parse(&arguments, argc, argv)) {
-        fprintf(stderr,
-                "usage: bench-predict DIRECTORY [--config 1..%zu]... [--profile FILE] "
-                "[--ops] [--json]\n",
-                CONFIG_COUNT);
-        return 2;
-    }
+    if (!parse(&arguments, argc, argv))
+        return bench_usage(argc, argv,
+                           "usage: bench-predict DIRECTORY [--config 1..5]... [--profile FILE] "
+                           "[--ops] [--json]\n");
     printf(arguments.json ? "[\n"
                           : "| " PRESET " | real | predicted | error | real over busiest lane | "
                             "bottleneck | arenas | peak memory | cores of others |\n"

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "bench/sgemm.h"
+#include "bench/usage.h"
 #include "offload/device.h"
 #include "offload/workers.h"
 
@@ -296,9 +297,9 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) {
             seconds = strtod(argv[++i], NULL);
         } else {
-            fprintf(stderr, "usage: bench-products [--threads N] [--seconds S] [--cpu-time] "
-                            "[--json]\n");
-            return 2;
+            return bench_usage(argc, argv,
+                               "usage: bench-products [--threads N] [--seconds S] [--cpu-time] "
+                               "[--json]\n");
         }
     }
     left = filled();

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/usage.h"
 #include "engine/baseline_plan.h"
 #include "engine/hardware.h"
 #include "engine/setting_text.h"
@@ -410,10 +411,8 @@ static void print_json(const struct sl_report *reports, const struct question *q
 int main(int argc, char **argv)
 {
     json = argc > 1 && !strcmp(argv[1], "--json");
-    if (argc > 2 || (argc == 2 && !json)) {
-        fprintf(stderr, "usage: bench-record [--json]\n");
-        return 2;
-    }
+    if (argc > 2 || (argc == 2 && !json))
+        return bench_usage(argc, argv, "usage: bench-record [--json]\n");
     zero_offload_10b();
     slideformer_8b();
     zero3_offload_sizes();

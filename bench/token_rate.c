@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "bench/usage.h"
 #include "engine/tokenizer.h"
 
 struct arguments {
@@ -206,12 +207,11 @@ static int bench_file(const struct arguments *arguments, struct sl_encoder *enco
 int main(int argc, char **argv)
 {
     struct arguments arguments;
-    if (!parse(argc, argv, &arguments)) {
-        fprintf(stderr, "usage: tokenize [--tokenizer DIR] --file TEXT [--repeats N] "
-                        "[--python PATH] [--dump IDS] [--json]\n"
-                        "       tokenize [--tokenizer DIR] --list FILE\n");
-        return 2;
-    }
+    if (!parse(argc, argv, &arguments))
+        return bench_usage(argc, argv,
+                           "usage: bench-tokenize [--tokenizer DIR] --file TEXT [--repeats N] "
+                           "[--python PATH] [--dump IDS] [--json]\n"
+                           "       bench-tokenize [--tokenizer DIR] --list FILE\n");
     struct sl_tokenizer *tokenizer = NULL;
     struct sl_encoder *encoder = NULL;
     struct sl_error error = {0};
