@@ -105,6 +105,8 @@ int sl_dataset_open(struct sl_dataset **out, const struct sl_dataset_options *op
         sl_dataset_close(dataset);
         return code;
     }
+    for (size_t i = 0; i < dataset->store_count; i++)
+        store_release(&dataset->stores[i]);
     *out = dataset;
     return 0;
 }
@@ -178,6 +180,7 @@ static uint64_t fill_stream_row(const struct sl_dataset *dataset, struct row row
         trained += fill_document(store, row, (uint32_t)(at - begin), at, last, stop > end);
         at = last;
     }
+    store_release(store);
     return trained;
 }
 
@@ -194,6 +197,7 @@ static uint64_t fill_packed_row(const struct sl_dataset *dataset, struct row row
         at += (uint32_t)slots;
     }
     fill_nothing(row, at, dataset->sequence_length);
+    store_release(store);
     return trained;
 }
 

@@ -90,6 +90,7 @@ static int scan(struct token_store *store, const char *path, struct sl_error *er
         hash = XXH3_64bits_withSeed(at, bytes, hash);
         at += bytes;
         left -= bytes;
+        store_release(store);
     }
     madvise(store->map, store->map_bytes, MADV_NORMAL);
     store->fingerprint = hash;

@@ -28,6 +28,7 @@
 
 #define HEADER_BYTES 4096u
 #define SPOOL_BYTES (1u << 18)
+#define STORE_BLOCK_BYTES (1u << 20) /* read at a time where all of a file is read */
 #define STORE_VERSION 2u
 
 static const char magic[8] = {'S', 'L', 'T', 'O', 'K', 'E', 'N', 'S'};
@@ -360,7 +361,9 @@ static int map_store(struct token_store *store, int fd, const char *name, bool a
         return sl_error_set(error, SL_DOMAIN_DATA, -EINVAL, "%s: %lld bytes are no token store",
                             name, (long long)status.st_size);
     size_t bytes = (size_t)status.st_size;
-    const uint8_t *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    /* What lies in memory is resident from the start, so that the plan counts it. */
+    int flags = MAP_SHARED | (anonymous ? MAP_POPULATE : 0);
+    const uint8_t *map = mmap(NULL, bytes, PROT_READ, flags, fd, 0);
     if (map == MAP_FAILED)
         return sl_error_set(error, SL_DOMAIN_IO, -errno, "%s: %s", name, strerror(errno));
     const struct store_header *header = (const void *)map;
@@ -379,6 +382,7 @@ static int map_store(struct token_store *store, int fd, const char *name, bool a
         store->eos = -1;
         store->anonymous = anonymous;
         good = documents_ascend(store);
+        store_release(store);
     }
     if (!good) {
         store_close(store);
@@ -388,6 +392,16 @@ static int map_store(struct token_store *store, int fd, const char *name, bool a
     return 0;
 }
 
+static void hash_and_release(XXH3_state_t *hash, const struct token_store *store, const void *from,
+                             uint64_t bytes)
+{
+    const uint8_t *at = from;
+    for (uint64_t done = 0; done < bytes; done += STORE_BLOCK_BYTES) {
+        XXH3_64bits_update(hash, at + done, sl_min_u64(STORE_BLOCK_BYTES, bytes - done));
+        store_release(store);
+    }
+}
+
 /* Read all of it once: what is kept is believed no more than what is read from a disk. */
 static bool content_is_whole(const struct token_store *store)
 {
@@ -395,8 +409,8 @@ static bool content_is_whole(const struct token_store *store)
     if (!hash)
         return false;
     XXH3_64bits_reset(hash);
-    XXH3_64bits_update(hash, store->ids, store->token_count * store->id_bytes);
-    XXH3_64bits_update(hash, store->documents, (store->document_count + 1) * 8);
+    hash_and_release(hash, store, store->ids, store->token_count * store->id_bytes);
+    hash_and_release(hash, store, store->documents, (store->document_count + 1) * 8);
     uint64_t digest = XXH3_64bits_digest(hash);
     XXH3_freeState(hash);
     return digest == store->fingerprint;
@@ -419,6 +433,12 @@ int store_open(struct token_store *store, const char *path, uint64_t key, struct
                             "%s: its content is not what was written", path);
     }
     return code;
+}
+
+void store_release(const struct token_store *store)
+{
+    if (!store->anonymous)
+        madvise(store->map, store->map_bytes, MADV_DONTNEED);
 }
 
 void store_close(struct token_store *store)

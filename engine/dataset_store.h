@@ -64,6 +64,10 @@ void store_writer_destroy(
 int store_open(struct token_store *store, const char *path, uint64_t key, struct sl_error *error);
 void store_close(struct token_store *store);
 
+/* Pages of a file that have been read leave the process again: they stay in the kernel's cache, and
+ * a corpus that is larger than memory does not count as memory of the run. */
+void store_release(const struct token_store *store);
+
 static inline uint32_t store_raw(const struct token_store *store, uint64_t index)
 {
     return store->id_bytes == 2 ? ((const uint16_t *)store->ids)[index]

@@ -2,11 +2,13 @@
 #include "tests/test.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/dataset.h"
+#include "engine/process_memory.h"
 
 #define T 16u
 #define ROWS_MAX 8u
@@ -259,6 +261,59 @@ static void the_cache_gives_the_same_data(void **state)
     rmdir(cache);
 }
 
+#define LARGE_BYTES (16u << 20)
+#define RESIDENT_MAX (4u << 20)
+
+/* Open, read all sequences and return by how much the process has grown at most. */
+static uint64_t growth(const struct sl_dataset_options *options)
+{
+    struct sl_dataset *dataset;
+    struct sl_dataset_state state = {0};
+    struct sl_error error = {0};
+    uint64_t before = sl_process_resident_bytes();
+    if (sl_dataset_open(&dataset, options, &error))
+        fail_msg("%s", error.message);
+    uint64_t most = sl_process_resident_bytes();
+    for (uint64_t i = 0; i < sl_dataset_sequences(dataset); i++) {
+        sl_dataset_next(dataset, &state, 1, &batch);
+        if (i % 1000 == 0 && sl_process_resident_bytes() > most)
+            most = sl_process_resident_bytes();
+    }
+    sl_dataset_close(dataset);
+    return most > before ? most - before : 0;
+}
+
+/* A corpus in a file is the kernel's cache, not memory of the run, however much of it was read. */
+static void a_mapped_corpus_is_not_memory(void **state)
+{
+    (void)state;
+    char bin[64], cache[64], command[160];
+    snprintf(bin, sizeof(bin), "%s/large.bin", directory);
+    snprintf(cache, sizeof(cache), "%s/cache", directory);
+    char *text = malloc(LARGE_BYTES);
+    assert_non_null(text);
+    for (size_t i = 0; i < LARGE_BYTES; i++)
+        text[i] = (char)(i % 2 ? 0 : 'a' + i / 2 % 26);
+    write_file(bin, text, LARGE_BYTES); /* 16-bit ids */
+    for (size_t i = 0; i < LARGE_BYTES; i++)
+        text[i] = (char)('a' + i % 26);
+    write_file(path_a, text, LARGE_BYTES / 2);
+    free(text);
+    static int32_t rows[4][1024];
+    batch = (struct sl_dataset_batch){rows[0], rows[1], rows[2], rows[3], 0};
+    const char *files[] = {bin};
+    struct sl_dataset_options options = {
+        .files = files, .file_count = 1, .tokenizer = tokenizer, .sequence_length = 1024};
+    assert_true(growth(&options) < RESIDENT_MAX);
+    files[0] = path_a;
+    options.cache_directory = cache;
+    growth(&options); /* makes the cache */
+    assert_true(growth(&options) < RESIDENT_MAX);
+    batch = (struct sl_dataset_batch){ids, targets, positions, first, 0};
+    snprintf(command, sizeof(command), "rm -r %s %s", bin, cache);
+    assert_int_equal(system(command), 0);
+}
+
 static void expect_error(const char *const *files, size_t count, double validation, int code,
                          const char *words)
 {
@@ -302,6 +357,7 @@ int main(void)
         cmocka_unit_test(a_stored_place_resumes_exactly),
         cmocka_unit_test(held_out_sequences_are_never_trained_on),
         cmocka_unit_test(the_cache_gives_the_same_data),
+        cmocka_unit_test(a_mapped_corpus_is_not_memory),
         cmocka_unit_test(errors_name_the_file_and_the_remedy),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
