@@ -56,7 +56,7 @@ grep -q -- "--resume" out || fail "help train is not train --help"
 expect 2 "what would fit: nvme.path on a drive with" "$sluice" plan --model llama-1b --device host \
     --set memory.host=4GiB
 expect 2 "what would fit: micro-batch 8 instead of 64, accumulation 8 instead of 1" "$sluice" \
-    plan --model tiny --device host --set train.micro_batch=64 --set memory.host=150MiB \
+    plan --model tiny --device host:discrete --set train.micro_batch=64 --set memory.device=100MiB \
     --set placement.weights=host --set placement.gradients=host --set placement.optimizer=host \
     --set placement.activations=host
 expect 2 "memory.nvme: " "$sluice" plan --model tiny --device host --set nvme.path=. \
