@@ -500,7 +500,8 @@ static void layers_in_tiles(void **state)
     double loss;
     uint64_t whole = train(&run, &variants[0], directory, &loss);
     run.layer_bytes = 1 << 20;
-    assert_int_equal(all_placements_agree(&run), whole);
+    /* The parts above went through all placements; this model takes seconds for each. */
+    assert_int_equal(placements_agree(&run, 4), whole);
     rmdir(directory);
 }
 
