@@ -106,7 +106,7 @@ int sl_dataset_open(struct sl_dataset **out, const struct sl_dataset_options *op
         return code;
     }
     for (size_t i = 0; i < dataset->store_count; i++)
-        store_release(&dataset->stores[i]);
+        store_release(&dataset->stores[i], dataset->stores[i].map, dataset->stores[i].map_bytes);
     *out = dataset;
     return 0;
 }
@@ -180,7 +180,9 @@ static uint64_t fill_stream_row(const struct sl_dataset *dataset, struct row row
         trained += fill_document(store, row, (uint32_t)(at - begin), at, last, stop > end);
         at = last;
     }
-    store_release(store);
+    store_release(store, store_at(store, begin), (length + 1) * store->id_bytes);
+    if (store->documents) /* a search leaves pages behind all over */
+        store_release(store, store->documents, (store->document_count + 1) * 8);
     return trained;
 }
 
@@ -194,10 +196,11 @@ static uint64_t fill_packed_row(const struct sl_dataset *dataset, struct row row
         uint64_t document = packing->examples[i], from = store->documents[document];
         uint64_t slots = example_slots(store, document, dataset->sequence_length);
         trained += fill_document(store, row, at, from, from + slots, true);
+        store_release(store, store_at(store, from), (slots + 1) * store->id_bytes);
+        store_release(store, &store->documents[document], 2 * sizeof(*store->documents));
         at += (uint32_t)slots;
     }
     fill_nothing(row, at, dataset->sequence_length);
-    store_release(store);
     return trained;
 }
 

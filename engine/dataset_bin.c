@@ -88,9 +88,9 @@ static int scan(struct token_store *store, const char *path, struct sl_error *er
                                               : largest_u32((const uint32_t *)at, bytes / 4);
         largest = block > largest ? block : largest;
         hash = XXH3_64bits_withSeed(at, bytes, hash);
+        store_release(store, at, bytes);
         at += bytes;
         left -= bytes;
-        store_release(store);
     }
     madvise(store->map, store->map_bytes, MADV_NORMAL);
     store->fingerprint = hash;

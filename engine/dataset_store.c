@@ -382,7 +382,7 @@ static int map_store(struct token_store *store, int fd, const char *name, bool a
         store->eos = -1;
         store->anonymous = anonymous;
         good = documents_ascend(store);
-        store_release(store);
+        store_release(store, store->map, bytes);
     }
     if (!good) {
         store_close(store);
@@ -397,8 +397,9 @@ static void hash_and_release(XXH3_state_t *hash, const struct token_store *store
 {
     const uint8_t *at = from;
     for (uint64_t done = 0; done < bytes; done += STORE_BLOCK_BYTES) {
-        XXH3_64bits_update(hash, at + done, sl_min_u64(STORE_BLOCK_BYTES, bytes - done));
-        store_release(store);
+        uint64_t block = sl_min_u64(STORE_BLOCK_BYTES, bytes - done);
+        XXH3_64bits_update(hash, at + done, block);
+        store_release(store, at + done, block);
     }
 }
 
@@ -435,10 +436,17 @@ int store_open(struct token_store *store, const char *path, uint64_t key, struct
     return code;
 }
 
-void store_release(const struct token_store *store)
+/* A fault maps what else is cached of the aligned block around it. */
+#define FAULT_AROUND ((uintptr_t)64 << 10)
+
+void store_release(const struct token_store *store, const void *from, uint64_t bytes)
 {
-    if (!store->anonymous)
-        madvise(store->map, store->map_bytes, MADV_DONTNEED);
+    uintptr_t map = (uintptr_t)store->map, first = (uintptr_t)from, end = first + bytes;
+    first -= first % FAULT_AROUND;
+    end = sl_min_u64(sl_align_up(end, FAULT_AROUND), map + store->map_bytes);
+    first = sl_max_u64(first, map);
+    if (!store->anonymous && end > first)
+        madvise((void *)first, end - first, MADV_DONTNEED);
 }
 
 void store_close(struct token_store *store)

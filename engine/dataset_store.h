@@ -64,9 +64,10 @@ void store_writer_destroy(
 int store_open(struct token_store *store, const char *path, uint64_t key, struct sl_error *error);
 void store_close(struct token_store *store);
 
-/* Pages of a file that have been read leave the process again: they stay in the kernel's cache, and
- * a corpus that is larger than memory does not count as memory of the run. */
-void store_release(const struct token_store *store);
+/* Pages that were read at [from, from + bytes) of the map leave the process again: of a file they
+ * stay in the kernel's cache, so that a corpus that is larger than memory is not memory of the run.
+ */
+void store_release(const struct token_store *store, const void *from, uint64_t bytes);
 
 static inline uint32_t store_raw(const struct token_store *store, uint64_t index)
 {
@@ -78,6 +79,11 @@ static inline uint32_t store_raw(const struct token_store *store, uint64_t index
  * the id that separates documents, or -1. */
 int store_open_bin(struct token_store *store, const char *path, int32_t eos,
                    struct sl_error *error);
+
+static inline const void *store_at(const struct token_store *store, uint64_t index)
+{
+    return (const uint8_t *)store->ids + index * store->id_bytes;
+}
 
 /* End of the document that holds token `index`, looking no further than `limit`. */
 uint64_t store_document_end(const struct token_store *store, uint64_t index, uint64_t limit);

@@ -22,43 +22,21 @@
  */
 #define RUNNING_BYTES (3200u << 10)
 
-/* With so many cores one is kept free of workers where data moves: the threads of the drive and of
- * the device need a core from time to time, and a worker that loses its own holds up all others. */
-#define CORES_TO_SPARE_ONE 8u
-
-static int cores_kept(const struct sl_engine_options *o, size_t *kept, struct sl_error *error)
-{
-    const char *device = o->device ? o->device : "auto";
-    bool discrete = strcmp(device, "host") != 0 && strcmp(device, "auto") != 0;
-    *kept = 0;
-    if (o->thread_count || (o->swap.path_count == 0 && !discrete))
-        return 0;
-    struct sl_topology *topology = malloc(sizeof(*topology));
-    if (!topology)
-        return sl_error_set(error, SL_DOMAIN_MEMORY, -ENOMEM, "out of memory while planning");
-    int result = sl_topology_read(topology, NULL, error);
-    double cores = result ? 0 : (double)topology->core_count;
-    if (!result && topology->cpu_quota > 0 && topology->cpu_quota < cores)
-        cores = topology->cpu_quota;
-    *kept = cores >= CORES_TO_SPARE_ONE;
-    free(topology);
-    return result;
-}
-
 static int open_machine(struct sl_engine *engine, struct sl_error *error)
 {
     const struct sl_engine_options *o = &engine->options;
-    struct sl_workers_options workers = {.thread_count = o->thread_count, .log = o->log};
+    const char *name = o->device ? o->device : "auto";
+    bool moves = o->swap.path_count > 0 || (strcmp(name, "host") != 0 && strcmp(name, "auto") != 0);
+    struct sl_workers_options workers = {
+        .thread_count = o->thread_count, .cores_reserved = moves, .log = o->log};
     int result = sl_cpu_isa_select(error);
-    if (!result)
-        result = cores_kept(o, &workers.cores_reserved, error);
     if (result)
         return result;
     result = sl_workers_create(&engine->workers, &workers, error);
     if (result)
         return result;
     struct sl_device_options device = {
-        .name = o->device ? o->device : "auto",
+        .name = name,
         .precision = o->step.precision,
         .workers = engine->workers,
         .link_bytes_per_second = o->link_bytes_per_second,
@@ -128,34 +106,13 @@ static int tier_over(const struct sl_engine *engine, const uint64_t total[SL_TIE
     return tier;
 }
 
-/* What has to change for `to` to be the setting, in words. Kinds whose place is free follow by
- * themselves. */
-static void describe_change(const struct sl_engine *engine, const struct sl_step_options *to,
-                            const bool freed[SL_PLACED_COUNT], uint64_t nvme_bytes, char text[512])
-{
-    const struct sl_engine_options *o = &engine->options;
-    char size[SL_SIZE_TEXT_BYTES];
-    size_t used = 0;
-    text[0] = 0;
-    if (nvme_bytes > (o->swap.path_count ? o->budget_bytes[SL_TIER_NVME] : 0))
-        used += (size_t)snprintf(text, 512, "nvme.path on a drive with %s free",
-                                 sl_size_format(nvme_bytes, size));
-    if (to->batch != o->step.batch)
-        used += (size_t)snprintf(
-            text + used, 512 - used,
-            "%smicro-batch %zu instead of %zu, accumulation %zu instead of %zu", used ? ", " : "",
-            to->batch, o->step.batch, to->micro_batches, o->step.micro_batches);
-    if (to->layer_bytes != o->step.layer_bytes)
-        used += (size_t)snprintf(text + used, 512 - used, "%stiling.layer_bytes=%s",
-                                 used ? ", " : "", sl_size_format(to->layer_bytes, size));
-    for (int kind = 0; kind < SL_PLACED_COUNT && used < 400; kind++)
-        if (freed[kind] && !o->placement_free[kind])
-            used += (size_t)snprintf(text + used, 512 - used, "%splacement.%s=auto",
-                                     used ? ", " : "", sl_placed_name((enum sl_placed)kind));
-}
-
 #define NEAREST_TRIES 3
 #define NEAREST_MICRO_BATCHES 16 /* plans of more take too long to build for an answer */
+
+static uint64_t nvme_given(const struct sl_engine_options *o)
+{
+    return o->swap.path_count ? o->budget_bytes[SL_TIER_NVME] : 0;
+}
 
 /* Look for a setting that fits: with the given places, or with all of them free. */
 static bool nearest(struct sl_engine *engine, uint64_t nvme_budget, bool all_free, char text[512])
@@ -167,8 +124,10 @@ static bool nearest(struct sl_engine *engine, uint64_t nvme_budget, bool all_fre
         .step = &o->step, .batch_free = true, .micro_batches_max = NEAREST_MICRO_BATCHES};
     memcpy(fit.budget_bytes, o->budget_bytes, sizeof(fit.budget_bytes));
     fit.budget_bytes[SL_TIER_NVME] = nvme_budget;
-    for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
+    for (int kind = 0; kind < SL_PLACED_COUNT; kind++) {
         fit.placement_free[kind] = all_free || o->placement_free[kind];
+        fit.placement_given[kind] = !o->placement_free[kind];
+    }
     /* The lines beside the plan, checksums of what is on NVMe for one, depend on the plan a little:
      * what was found is built as a run builds it, and sought again with its lines. */
     for (int i = 0; i < NEAREST_TRIES; i++) {
@@ -185,7 +144,11 @@ static bool nearest(struct sl_engine *engine, uint64_t nvme_budget, bool all_fre
         int over = tier_over(engine, total);
         if (over < SL_TIER_NVME || (over == SL_TIER_NVME && nvme_budget != UINT64_MAX))
             continue;
-        describe_change(engine, &found, fit.placement_free, total[SL_TIER_NVME], text);
+        char size[SL_SIZE_TEXT_BYTES], drive[80] = "";
+        if (total[SL_TIER_NVME] > nvme_given(o))
+            snprintf(drive, sizeof(drive), "nvme.path on a drive with %s free%s",
+                     sl_size_format(total[SL_TIER_NVME], size), change[0] ? ", " : "");
+        snprintf(text, 512, "%s%s", drive, change);
         return text[0] != 0;
     }
     return false;
@@ -193,8 +156,7 @@ static bool nearest(struct sl_engine *engine, uint64_t nvme_budget, bool all_fre
 
 static bool find_nearest(struct sl_engine *engine, char text[512])
 {
-    const struct sl_engine_options *o = &engine->options;
-    uint64_t nvme = o->swap.path_count ? o->budget_bytes[SL_TIER_NVME] : 0;
+    uint64_t nvme = nvme_given(&engine->options);
     if (nearest(engine, nvme, false, text) || nearest(engine, nvme, true, text))
         return true;
     return nearest(engine, UINT64_MAX, false, text) || nearest(engine, UINT64_MAX, true, text);

@@ -450,8 +450,10 @@ static int take_memory(struct sl_optimizer *optimizer, struct sl_error *error)
 {
     const struct sl_optimizer_options *o = &optimizer->options;
     struct sl_optimizer_plan *plan = &optimizer->plan;
-    struct sl_workers_options workers = {
-        .thread_count = o->threads, .unpinned = o->unpinned, .log = o->log};
+    struct sl_workers_options workers = {.thread_count = o->threads,
+                                         .cores_reserved = o->path_count > 0,
+                                         .unpinned = o->unpinned,
+                                         .log = o->log};
     int result = sl_workers_create(&optimizer->workers, &workers, error);
     if (result)
         return result;

@@ -211,28 +211,26 @@ static int choose_attempt(void *user, const struct sl_step_options *step,
     return fit_build(fit, step, total, error);
 }
 
-static void describe(char change[256], const struct sl_step_options *from,
+/* What to set. A kind whose place is free follows by itself. */
+static void describe(char change[256], const struct sl_fit_options *options,
                      const struct sl_step_options *to)
 {
+    const struct sl_step_options *from = options->step;
+    char size[SL_SIZE_TEXT_BYTES];
     size_t used = 0;
     change[0] = 0;
     if (from->batch != to->batch)
-        used +=
-            (size_t)snprintf(change, 256, "train.micro_batch %zu -> %zu with %zu -> %zu of them",
-                             from->batch, to->batch, from->micro_batches, to->micro_batches);
-    if (from->layer_bytes != to->layer_bytes) {
-        char size[SL_SIZE_TEXT_BYTES];
-        used += (size_t)snprintf(change + used, 256 - used, "%stiling.layer_bytes %s",
+        used += (size_t)snprintf(change, 256,
+                                 "train.micro_batch=%zu instead of %zu, train.accumulation=%zu "
+                                 "instead of %zu",
+                                 to->batch, from->batch, to->micro_batches, from->micro_batches);
+    if (from->layer_bytes != to->layer_bytes)
+        used += (size_t)snprintf(change + used, 256 - used, "%stiling.layer_bytes=%s",
                                  used ? ", " : "", sl_size_format(to->layer_bytes, size));
-    }
     for (int kind = 0; kind < SL_PLACED_COUNT; kind++)
-        for (int tier = 0; tier < SL_TIER_COUNT && used < 200; tier++) {
-            double share = to->placement.fraction[kind][tier];
-            if (share > 0 && fabs(share - from->placement.fraction[kind][tier]) > 1e-9)
-                used += (size_t)snprintf(change + used, 256 - used, "%splacement.%s.%s %.4g",
-                                         used ? ", " : "", sl_placed_name((enum sl_placed)kind),
-                                         sl_tier_name((enum sl_tier)tier), share);
-        }
+        if (options->placement_given[kind] && options->placement_free[kind])
+            used += (size_t)snprintf(change + used, 256 - used, "%splacement.%s=auto",
+                                     used ? ", " : "", sl_placed_name((enum sl_placed)kind));
 }
 
 /* Placement, then smaller micro-batches, with everything else as fit->step has it. */
@@ -283,7 +281,7 @@ int sl_report_fit(struct sl_step_options *out, bool *fits, char change[256],
     sl_step_plan_finish(&fit.plan);
     *out = fit.step;
     if (*fits)
-        describe(change, options->step, out);
+        describe(change, options, out);
     return result;
 }
 

@@ -56,12 +56,13 @@ void sl_report_budgets(const struct sl_hardware *hardware, uint64_t budget_bytes
 /* Find the setting nearest to `options` that fits: first the placement of the kinds that are free,
  * then smaller micro-batches with more of them, so that the step keeps its tokens, then the same
  * with layers in tiles; the last two, which are numeric, where batch_free says so. *fits tells
- * whether one was found; `change` says in words what differs (empty: nothing).
+ * whether one was found; `change` says what to set (empty: nothing).
  *
  * Errors   -ENOMEM */
 struct sl_fit_options {
     const struct sl_step_options *step;
     bool placement_free[SL_PLACED_COUNT];
+    bool placement_given[SL_PLACED_COUNT]; /* free in this search alone: to be set to auto */
     bool batch_free;
     size_t micro_batches_max; /* with batch_free: no more than so many a step; 0: any number */
     uint32_t ranks; /* 0 or 1: one; budgets are one rank's */

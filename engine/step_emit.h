@@ -82,8 +82,8 @@ uint32_t sl_emit_sums(struct sl_emit *e, uint32_t piece, bool *fresh);
 /* step_emit_layer.c: forward and backward of one layer, whole or in tiles. */
 void sl_emit_forward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count);
 void sl_emit_backward_layer(struct sl_emit *e, uint32_t layer, size_t first, size_t count);
-/* Generation: returns the slot with the layer's output. */
-uint32_t sl_emit_generate_layer(struct sl_emit *e, uint32_t layer, uint32_t x);
+/* Generation: from one boundary to the next. */
+void sl_emit_generate_layer(struct sl_emit *e, uint32_t layer);
 /* The pieces of one visit of a layer, in the order of its uses. */
 void sl_emit_forward_uses(struct sl_emit *e, uint32_t layer, bool update);
 void sl_emit_backward_uses(struct sl_emit *e, uint32_t layer);

@@ -9,14 +9,8 @@
 static struct sl_op_desc compute(const struct sl_emit *e, enum sl_op_kind kind, uint32_t p)
 {
     const struct sl_piece *piece = &e->sp->pieces[p];
-    return (struct sl_op_desc){.kind = kind,
-                               .lane = SL_LANE_COMPUTE,
-                               .unit = (int)piece->unit,
-                               .piece = (int)p,
-                               .micro_batch = 0,
-                               .part = -1,
-                               .bytes = sl_piece_weight_bytes(e->sp, piece),
-                               .flops = 2.0 * (double)e->rows * (double)piece->elements};
+    return sl_emit_compute(kind, e->sp, p, 0, sl_piece_weight_bytes(e->sp, piece),
+                           2.0 * (double)e->rows * (double)piece->elements, 0);
 }
 
 static uint32_t workspace(struct sl_emit *e, uint64_t bytes, const char *name, uint32_t index)
@@ -41,7 +35,7 @@ static void logits_tile(struct sl_emit *e, uint32_t tile, uint32_t h, uint32_t l
 void sl_emit_generate(struct sl_emit *e)
 {
     struct sl_step_plan *sp = e->sp;
-    uint32_t x = workspace(e, e->x_bytes, "x", 0);
+    uint32_t x = sl_emit_new_x(e, 0, 0);
     for (uint32_t p = 0; p < sp->first_layer_piece; p++) {
         uint32_t weights = sl_emit_use(e, p);
         struct sl_step_args *args = sl_emit_op(e, compute(e, SL_OP_EMBED, p));
@@ -54,7 +48,8 @@ void sl_emit_generate(struct sl_emit *e)
         sl_plan_writes(e->plan, x);
     }
     for (uint32_t layer = 0; layer < e->o->model->layers; layer++)
-        x = sl_emit_generate_layer(e, layer, x);
+        sl_emit_generate_layer(e, layer);
+    x = sl_emit_boundary(e, e->o->model->layers, 0)->work;
     uint32_t norm_weights = sl_emit_use(e, sp->norm_piece);
     uint32_t h = workspace(e, e->x_bytes, "h", 0);
     struct sl_step_args *args = sl_emit_op(e, compute(e, SL_OP_HEAD_NORM, sp->norm_piece));

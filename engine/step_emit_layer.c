@@ -8,8 +8,7 @@
  * tile to its last. Norms and biases are small: they come first and stay.
  *
  *     forward    norms and biases | qkv, qkv, o, up, up, down
- *     backward   norms and biases | qkv, qkv, o, up, up  (recomputation) | down, up, up, o, qkv,
- * qkv
+ *     backward   norms and biases | qkv, qkv, o, up, up (recomputation) | down, up, up, o, qkv, qkv
  *
  * Rejected: all tiles for one micro-batch before the next. It would keep one micro-batch's work,
  * but every tile would be fetched once for each, and the sums of the whole layer would lie beside
@@ -169,6 +168,12 @@ static struct cost tile_cost(const struct sl_emit *e, const struct sl_piece *pie
     return cost;
 }
 
+static struct cost generate_cost(const struct sl_emit *e, const struct sl_piece *piece)
+{
+    return (struct cost){.bytes = sl_piece_weight_bytes(e->sp, piece),
+                         .flops = 2.0 * (double)e->rows * (double)piece->elements};
+}
+
 static struct cost forward_cost(const struct sl_emit *e, const struct sl_piece *piece)
 {
     if (piece->kind != SL_PIECE_LAYER)
@@ -295,15 +300,16 @@ static void write_work(struct sl_emit *e, const struct sl_step_args *args)
     sl_plan_writes(e->plan, args->scratch);
 }
 
-/* One piece's forward operation. In the backward pass, for what was not kept: without an output. */
+/* One piece's FORWARD, GENERATE or RECOMPUTE; the last is for what was not kept and has no output.
+ */
 static void forward_piece(struct sl_emit *e, enum sl_op_kind kind, uint32_t p, uint32_t weights,
                           uint32_t layer, size_t i)
 {
     struct sl_step_plan *sp = e->sp;
     const struct sl_piece *piece = &sp->pieces[p];
-    struct cost cost = forward_cost(e, piece);
+    struct cost cost = kind == SL_OP_GENERATE ? generate_cost(e, piece) : forward_cost(e, piece);
     bool layer_begins = begins(piece) && has_matrix(piece, SL_ROLE_QKV);
-    bool makes_out = kind == SL_OP_FORWARD && has_matrix(piece, SL_ROLE_DOWN);
+    bool makes_out = kind != SL_OP_RECOMPUTE && has_matrix(piece, SL_ROLE_DOWN);
     uint32_t x = sl_emit_boundary(e, layer, i)->work, out = SL_PLAN_NONE;
     if (makes_out)
         out = begins(piece) ? sl_emit_new_x(e, layer + 1, i)
@@ -325,6 +331,10 @@ static void forward_piece(struct sl_emit *e, enum sl_op_kind kind, uint32_t p, u
     if (!begins(piece))
         sl_plan_reads(e->plan, out);
     use_work(e, args, i, layer_begins, begins(piece));
+    for (uint32_t k = 2 * layer; k < 2 * layer + 2 && kind == SL_OP_GENERATE; k++) {
+        sl_plan_reads(e->plan, sp->cache[k]);
+        sl_plan_writes(e->plan, sp->cache[k]);
+    }
     sl_plan_writes(e->plan, out);
     write_work(e, args);
 }
@@ -433,42 +443,12 @@ void sl_emit_backward_layer(struct sl_emit *e, uint32_t layer, size_t first, siz
     }
 }
 
-uint32_t sl_emit_generate_layer(struct sl_emit *e, uint32_t layer, uint32_t x)
+void sl_emit_generate_layer(struct sl_emit *e, uint32_t layer)
 {
-    struct sl_step_plan *sp = e->sp;
-    uint32_t out = SL_PLAN_NONE;
+    const struct sl_step_plan *sp = e->sp;
     use_vectors(e, layer);
     for (uint32_t k = sp->layer_vectors; k < sp->layer_pieces; k++) {
-        uint32_t p = sl_layer_piece_forward(sp, layer, k), weights = sl_emit_use(e, p);
-        const struct sl_piece *piece = &sp->pieces[p];
-        bool layer_begins = k == sp->layer_vectors;
-        if (begins(piece) && has_matrix(piece, SL_ROLE_DOWN))
-            out = sl_emit_transient(e, SL_TIER_DEVICE, SL_STATE_WORKSPACE, e->x_bytes, "x",
-                                    layer + 1);
-        if (layer_begins)
-            e->saved_now[0] = saved_slot(e, layer);
-        if (begins(piece))
-            e->scratch_now[0] = scratch_slot(e, layer);
-        struct sl_step_args *args = sl_emit_op(
-            e, sl_emit_compute(SL_OP_GENERATE, sp, p, 0, sl_piece_weight_bytes(sp, piece),
-                               2.0 * (double)e->rows * (double)piece->elements, 0));
-        args->weights = weights;
-        args->x = x;
-        args->out = out;
-        sl_plan_reads(e->plan, weights);
-        read_vectors(e, args);
-        sl_plan_reads(e->plan, x);
-        sl_plan_reads(e->plan, sp->inputs_device[0]);
-        read_rope(e);
-        if (!begins(piece))
-            sl_plan_reads(e->plan, out);
-        use_work(e, args, 0, layer_begins, begins(piece));
-        for (uint32_t i = 2 * layer; i < 2 * layer + 2; i++) {
-            sl_plan_reads(e->plan, sp->cache[i]);
-            sl_plan_writes(e->plan, sp->cache[i]);
-        }
-        sl_plan_writes(e->plan, out);
-        write_work(e, args);
+        uint32_t p = sl_layer_piece_forward(sp, layer, k);
+        forward_piece(e, SL_OP_GENERATE, p, sl_emit_use(e, p), layer, 0);
     }
-    return out;
 }

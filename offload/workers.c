@@ -242,7 +242,8 @@ static size_t choose_count(const struct sl_topology *topology,
         count = (size_t)(topology->cpu_quota + 0.5);
     if (count == 0)
         count = 1;
-    count -= count > options->cores_reserved ? options->cores_reserved : count - 1;
+    if (count >= SL_WORKERS_SPARE_FROM)
+        count -= count > options->cores_reserved ? options->cores_reserved : count - 1;
     const char *omp = getenv("OMP_NUM_THREADS");
     if (omp && strtoul(omp, NULL, 10) != count)
         sl_log_write(options->log, SL_LOG_INFO,

@@ -16,9 +16,14 @@
 
 struct sl_workers;
 
+#define SL_WORKERS_SPARE_FROM 8u
+
 struct sl_workers_options {
     size_t thread_count;      /* threads that compute, the caller's included; 0: by topology */
-    size_t cores_reserved;    /* cores to leave to I/O and device threads when thread_count is 0 */
+    /* Cores to leave to the threads of drives and devices, which need one from time to time while a
+     * worker that loses its own holds up all others. Where thread_count is 0 and there are
+     * SL_WORKERS_SPARE_FROM cores or more. */
+    size_t cores_reserved;
     bool unpinned;            /* leave placement to the kernel */
     const struct sl_log *log; /* borrowed until destroy; NULL allowed */
 };

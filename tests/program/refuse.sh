@@ -55,7 +55,7 @@ grep -q -- "--resume" out || fail "help train is not train --help"
 # What does not fit is told with what would.
 expect 2 "what would fit: nvme.path on a drive with" "$sluice" plan --model llama-1b --device host \
     --set memory.host=4GiB
-expect 2 "what would fit: micro-batch 8 instead of 64, accumulation 8 instead of 1" "$sluice" \
+expect 2 "what would fit: train.micro_batch=8 instead of 64, train.accumulation=8 instead of 1" "$sluice" \
     plan --model tiny --device host:discrete --set train.micro_batch=64 --set memory.device=100MiB \
     --set placement.weights=host --set placement.gradients=host --set placement.optimizer=host \
     --set placement.activations=host
